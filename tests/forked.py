@@ -1,8 +1,8 @@
-"""Processes of kci that begin at once, as all is imported before: the server they are forked from,
-and who asks it.
+"""A program that stands for a Python and begins at once, for commands that tests start and for the
+jobs of real workflow engines.
 
-`python forked.py` is the server. It reads lines of JSON, a `Request` or `{"wait": process}`, and
-answers with the process, or with how that ended.
+What it is given and its open files go to a server that has imported kci, and forks. The server runs
+in the Python that is stood for: `python forked.py ADDRESS`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import json
 import os
 import pkgutil
 import runpy
+import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,12 +25,22 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn
 
-_READ_AT_START = ("PYTHON", "LC_", "LANG", "MALLOC", "LD_")
-"""Variables that a Python looks at before it runs anything."""
-
-
+# It imports next to nothing: it is what each job starts.
+_PROGRAM = """\
+#!{python} -IS
+import posix, sys, _socket
+words = [word for word in sys.argv[1:] if word not in ("-E", "-P", "-u")]
+if words[0] != "-m":
+    posix.execv("{real}", ["{real}", *sys.argv[1:]])
+server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+server.connect("{address}")
+files = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
+asked = "\\0".join([str(posix.getpid()), *words[1:]]).encode("utf-8", "surrogateescape")
+server.sendmsg([asked], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+posix._exit(int(server.recv(9) or b"70"))
+"""
 LOADED_IN_TESTS = "KCI_TESTS_LOAD"
 """The backend whose variants are loaded; all, without it."""
 
@@ -42,122 +54,55 @@ def only_loading(backend: str, real: Callable[..., str]) -> Callable[..., str]:
     return load
 
 
-class Request(TypedDict):
-    """What a process is: kci with these arguments, or a script; its output in one file or two, or
-    on a terminal.
-    """
-
-    script: str
-    arguments: list[str]
-    folder: str
-    environment: dict[str, str]
-    output: str
-    errors: str
-
-
-class ForkServer:
-    """The server's other end."""
-
-    def __init__(self) -> None:
-        self.environment = _looked_at(os.environ)
-        self.server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def close(self) -> None:
-        """End it."""
-        self.server.communicate()
-
-    def start(
-        self,
-        *arguments: str | Path,
-        output: str | Path,
-        errors: Path | None = None,
-        script: Path | None = None,
-        folder: Path | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> int:
-        """Begin a process.
-
-        Args:
-            *arguments: of kci, or of the script.
-            output: what stdout is appended to; of a terminal, the process has nothing else.
-            errors: what stderr is appended to; `output`, unless it is given.
-            script: run in place of kci.
-            folder: where it runs; that of this process, unless it is given.
-            environment: all variables; those of this process, unless given.
-
-        Returns:
-            Its number, for `wait` and for signals.
-        """
-        variables = dict(os.environ if environment is None else environment)
-        assert _looked_at(variables) == self.environment, (
-            "what Python looks at before it runs cannot be changed"
-        )
-        request: Request = {
-            "script": str(script or ""), "arguments": [str(argument) for argument in arguments],
-            "folder": str(folder or Path.cwd()), "environment": variables,
-            "output": str(output), "errors": str(errors or output),
-        }  # fmt: skip
-        return self._ask(request)
-
-    def wait(self, process: int) -> int:
-        """How it ended: the exit code, or the signal as a negative number."""
-        return self._ask({"wait": process})
-
-    def run(self, *arguments: str | Path, **how: Any) -> tuple[int, str, str]:
-        """A process from beginning to end, as for `start`: how it ended, stdout and stderr."""
-        with tempfile.TemporaryDirectory(prefix="kci-forked-") as place:
-            output, errors = Path(place) / "stdout", Path(place) / "stderr"
-            ended = self.wait(self.start(*arguments, output=output, errors=errors, **how))
-            return ended, output.read_text(encoding="utf-8"), errors.read_text(encoding="utf-8")
-
-    def can_have(self, environment: Mapping[str, str]) -> bool:
-        """Whether a process with these variables can be forked."""
-        return _looked_at(environment) == self.environment
-
-    def _ask(self, request: Request | dict[str, int]) -> int:
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps(request) + "\n")
-        self.server.stdin.flush()
-        return int(self.server.stdout.readline())
+def looked_at(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a Python looks at before it runs anything: a fork has those of here."""
+    first = ("PYTHON", "LC_", "LANG", "MALLOC", "LD_")
+    return {name: value for name, value in environment.items() if name.startswith(first)}
 
 
 @cache
-def fork_server() -> ForkServer:
-    """The one of this process."""
-    made = ForkServer()
-    atexit.register(made.close)
-    return made
+def forked_program(python: str = sys.executable, *, in_tests: bool = False) -> str:
+    """The program that stands for a Python where that is asked to run a module of kci.
+
+    Its server ends with this process. Where there is no Linux to ask, it is that Python. With
+    `in_tests`, `LOADED_IN_TESTS` says what is loaded.
+    """
+    if sys.platform != "linux":
+        return python
+    program = Path(tempfile.mkdtemp(prefix="kci-forked-")) / "python"
+    address = program.with_name("server")
+    own = Path(sys.executable).resolve()
+    program.write_text(_PROGRAM.format(python=own, real=python, address=address))
+    program.chmod(0o755)
+    command = [python, "-E", "-u", __file__, str(address), *(["in tests"] if in_tests else [])]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(server.communicate)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    return str(program)
 
 
-def _looked_at(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
-
-
-def serve() -> None:
-    """Begin processes and wait for them, one request after the other."""
+def serve(address: str, in_tests: bool) -> None:
+    """Fork for each who asks, until stdin ends."""
+    sys.path.remove(str(Path(__file__).parent))
+    _import_all()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import_all()
-    while line := sys.stdin.readline():
-        request = json.loads(line)
-        if "wait" in request:
-            print(os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1]), flush=True)
-            continue
-        opened, opens = os.pipe()
-        process = os.fork()
-        if process == 0:
-            os.close(opened)
-            _be(request, opens)
-        os.close(opens)
-        # until its output is open: a terminal that nobody has open is at its end
-        os.read(opened, 1)
-        os.close(opened)
-        print(process, flush=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        print("ready", flush=True)
+        while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
+            asking, _ = listening.accept()
+            if os.fork() == 0:
+                _be(asking, in_tests)
+            asking.close()
+            with suppress(ChildProcessError):  # there is none
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+    shutil.rmtree(Path(address).parent, ignore_errors=True)
 
 
-def import_all() -> None:
+def _import_all() -> None:
     """All of kci, and what it imports late; not what only some commands of few users need."""
     import kci
 
@@ -167,52 +112,47 @@ def import_all() -> None:
     late = ("jinja2", "rich.console", "rich.progress", "rich.table")
     for name in (*late, "yaml", "tomlkit", "uuid", "zipfile"):
         importlib.import_module(name)
+    for name in [name for name in sys.modules if name.endswith(".__main__")]:
+        del sys.modules[name]  # they are to be run
     gc.freeze()
 
 
-def _be(request: Request, opens: int) -> NoReturn:
-    """Be the process that is asked for."""
-    code = 70
+def _be(asking: socket.socket, in_tests: bool) -> NoReturn:
+    """Be what the program stands for."""
+    code: object = 1
     try:
-        os.setsid()  # so a terminal that is opened is its own
-        for number, name in ((1, request["output"]), (2, request["errors"])):
-            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
-        os.dup2(1 if os.isatty(1) else os.open(os.devnull, os.O_RDONLY), 0)
-        os.close(opens)
-        os.environ.clear()
-        os.environ.update(request["environment"])
-        os.chdir(request["folder"])
+        asked, files, _, _ = socket.recv_fds(asking, 65536, 3)
+        process, module, *words = asked.decode("utf-8", "surrogateescape").split("\0")
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+            setattr(sys, name, os.fdopen(number, mode, 1, closefd=False))
+        os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        code = _run(request["script"], request["arguments"])
-    finally:
-        os._exit(code)
+        os.chdir(f"/proc/{process}/cwd")
+        variables = Path(f"/proc/{process}/environ").read_bytes().rstrip(b"\0").split(b"\0")
+        os.environb.clear()  # type: ignore[attr-defined]
+        os.environb.update(variable.split(b"=", 1) for variable in variables)
+        if in_tests and (backend := os.environ.get(LOADED_IN_TESTS)) is not None:
+            from kci.run import load_built
 
-
-def _run(script: str, arguments: list[str]) -> int:
-    from kci import __main__ as program
-    from kci.cli import main
-    from kci.run import load_built
-
-    if (backend := os.environ.get(LOADED_IN_TESTS)) is not None:
-        load_built._load = only_loading(backend, load_built._load)
-    try:
-        if script:
-            sys.argv = [script, *arguments]
-            sys.path[0] = str(Path(script).parent)
-            runpy.run_path(script, run_name="__main__")
-        else:
-            sys.argv = [str(program.__file__), *arguments]
-            main(arguments)
+            load_built._load = only_loading(backend, load_built._load)
+        sys.argv = ["", *words]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        code = stop.code or 0
     except BaseException:
         traceback.print_exc()
-        return 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    return 0
+        asking.sendall(str(code if isinstance(code, int) else 1).encode())
+        os._exit(0)
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1], in_tests=len(sys.argv) > 2)

@@ -15,12 +15,7 @@ from kci.utils.atomic import locked
 
 def installed_from_a_wheel(shared: Path) -> Path:
     """The `kci` of a wheel that was built from a clean checkout and installed into an empty
-    environment.
-
-    Made once a test run: tests only run it.
-
-    Args:
-        shared: a folder that the workers of a test run have in common.
+    environment: made once a test run, in a folder that its workers share; tests only run it.
     """
     place = shared / "kci-from-a-wheel"
     with locked(place):
@@ -30,9 +25,8 @@ def installed_from_a_wheel(shared: Path) -> Path:
             shutil.rmtree(clone)
             (wheel,) = place.glob("kci-*.whl")
             run_uv(uv("venv", "--quiet", "--python", sys.executable, str(place / "empty")), print)
-            install(
-                [*pip_install(place / "empty" / "bin" / "python"), str(wheel)], "kci", print, place
-            )
+            pip = pip_install(place / "empty" / "bin" / "python")
+            install([*pip, str(wheel)], "kci", print, place)
             (place / "complete").touch()
     return place / "empty" / "bin" / "kci"
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
 import re
 import sys
 
@@ -30,6 +28,8 @@ NAMES = [
 
 def test_the_public_names_are_these() -> None:
     assert sorted(kci.__all__) == sorted(NAMES)
+    with pytest.raises(AttributeError, match="has no attribute 'matrices'"):
+        kci.matrices  # noqa: B018
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,35 +41,22 @@ def test_every_name_is_there_and_documented(name: str) -> None:
         assert f"`{name}`" in PAGE.read_text(encoding="utf-8")
 
 
-def test_another_name_is_not() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'matrices'"):
-        kci.matrices  # noqa: B018
-
-
 def test_importing_kci_imports_nothing_else() -> None:
     script = "import sys, kci; print([name for name in sys.modules if name.startswith('kci.')])"
     assert ran(sys.executable, "-c", script).stdout.strip() == "['kci.version']"
 
 
-def blocks() -> list[tuple[str, str]]:
-    """Each Python block of the page, with the output block that follows it."""
-    found = re.findall(
-        r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S
-    )
-    assert len(found) == PAGE.read_text(encoding="utf-8").count("```python")
-    return found
-
-
 def test_the_examples_of_the_page_run_and_print_what_it_says(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
+    page = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == page.count("```python")
     space: dict[str, object] = {}
-    for code, expected in blocks():
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            exec(compile(code, str(PAGE), "exec"), space)
-        assert said.getvalue() == expected
+    for code, expected in blocks:
+        exec(compile(code, str(PAGE), "exec"), space)
+        assert capsys.readouterr().out == expected
 
 
 SCRIPTS = ("card_child.py", "hipify_script.py", "load_script.py")

@@ -33,16 +33,12 @@ def test_fragments_become_an_entry(tmp_path: Path) -> None:
         )
 
 
-def test_the_version_is_read_without_importing() -> None:
-    assert check_release.code_version() == kci.__version__
-
-
 def test_a_release_needs_the_tag_of_its_version_and_an_entry() -> None:
-    assert check_release.release_problems("v0.2.0", ENTRY, "0.2.0", []) == []
-    assert check_release.release_problems("v0.3.0", ENTRY, "0.2.0", []) == [
-        "the tag is v0.3.0, and the code says 0.2.0"
-    ]
-    (problem,) = check_release.release_problems("v0.3.0", ENTRY, "0.3.0", [])
+    problems = check_release.release_problems
+    assert check_release.code_version() == kci.__version__, "it is read without importing"
+    assert problems("v0.2.0", ENTRY, "0.2.0", []) == []
+    assert problems("v0.3.0", ENTRY, "0.2.0", []) == ["the tag is v0.3.0, and the code says 0.2.0"]
+    (problem,) = problems("v0.3.0", ENTRY, "0.3.0", [])
     assert "not about 0.3.0" in problem
-    (problem,) = check_release.release_problems("v0.2.0", ENTRY, "0.2.0", ["12.added.md"])
+    (problem,) = problems("v0.2.0", ENTRY, "0.2.0", ["12.added.md"])
     assert problem.startswith("12.added.md is in no entry")

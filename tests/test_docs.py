@@ -5,22 +5,20 @@ to a lost document.
 from __future__ import annotations
 
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from checkout import checkout_files
-from conftest import ROOT
-from forked import fork_server
+from conftest import ROOT, ran
 from kci.diagnostics import rules
 
 
 def test_generated_pages_are_up_to_date() -> None:
-    code, said, errors = fork_server().run(
-        "--check", script=ROOT / "bin" / "gen_docs.py", folder=ROOT
-    )
-    assert code == 0, f"run `python bin/gen_docs.py`\n{said}{errors}"
+    done = ran(sys.executable, "bin/gen_docs.py", "--check")
+    assert done.returncode == 0, f"run `python bin/gen_docs.py`\n{done.stdout}{done.stderr}"
 
 
 def test_every_rule_is_on_the_page_of_its_family() -> None:
@@ -30,21 +28,16 @@ def test_every_rule_is_on_the_page_of_its_family() -> None:
     assert sorted(found) == sorted(rules())
 
 
-def test_no_link_is_called_by_the_name_of_a_file() -> None:
+def test_pages_have_what_people_search_and_no_link_that_is_called_like_a_file() -> None:
     """Readers of the site do not know the files of docs/."""
-    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")}
     called = re.compile(r"\[[a-z-]+\.md\]")
-    assert [page.name for page in pages if called.search(page.read_text(encoding="utf-8"))] == []
+    assert [name for name, text in (pages | {"": README}).items() if called.search(text)] == []
+    for words in ("^### Upgrade$", "^### Uninstall$", "^## Debug a test$", "LOCAL_KERNELS"):
+        assert any(re.search(words, text, re.MULTILINE) for text in pages.values()), words
 
 
-@pytest.mark.parametrize(
-    "words", ["^### Upgrade$", "^### Uninstall$", "^## Debug a test$", "LOCAL_KERNELS"]
-)
-def test_a_search_of_the_pages_finds(words: str) -> None:
-    texts = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
-    assert any(re.search(words, text, re.MULTILINE) for text in texts)
-
-
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENDINGS = (".md", ".py", ".toml", ".yml", ".j2", ".sh", ".txt")
 CITATION = re.compile(r"docs/([a-z-]+\.md)#([A-Za-z0-9_-]+)")
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -65,11 +58,6 @@ def anchors(page: Path) -> set[str]:
     return slugs | set(re.findall(r'<a id="([^"]+)">', text))
 
 
-def explicit(page: Path) -> set[str]:
-    text = page.read_text(encoding="utf-8")
-    return set(re.findall(r'^<a id="([^"]+)"></a>$', text, flags=re.MULTILINE))
-
-
 def test_citations_name_an_anchor_that_exists() -> None:
     cited = {
         (str(file.relative_to(ROOT)), page, anchor)
@@ -79,16 +67,12 @@ def test_citations_name_an_anchor_that_exists() -> None:
     assert len(cited) > 50
     lost = [where for where in sorted(cited) if where[2] not in anchors(ROOT / "docs" / where[1])]
     assert lost == []
-    outlive_a_heading = explicit(ROOT / "docs" / "format.md")
-    assert {where[2] for where in cited if where[1] == "format.md"} <= outlive_a_heading
-
-
-def test_every_section_of_the_format_has_an_anchor_of_its_own() -> None:
-    lines = (ROOT / "docs" / "format.md").read_text(encoding="utf-8").splitlines()
-    sections = (pair for pair in pairwise(lines) if pair[1].startswith("##"))
+    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+    outlive_a_heading = re.findall(r'(?m)^<a id="([^"]+)"></a>$', page)
+    assert {where[2] for where in cited if where[1] == "format.md"} <= {*outlive_a_heading}
+    sections = (pair for pair in pairwise(page.splitlines()) if pair[1].startswith("##"))
     assert [line for before, line in sections if "<a id=" not in before] == []
-    found = re.findall(r'<a id="([^"]+)">', "\n".join(lines))
-    assert len(found) == len(set(found))
+    assert page.count("<a id=") == len(set(re.findall(r'<a id="([^"]+)">', page)))
 
 
 PAGES = [
@@ -107,21 +91,14 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(there), target
 
 
-def quoted() -> list[str]:
-    return re.findall(r"`([^`\s]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-
-
-def test_the_files_that_the_recipes_name_exist() -> None:
+def test_the_files_and_names_that_the_recipes_give_exist() -> None:
+    quoted = re.findall(r"`([^`\s]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     roots = (ROOT, ROOT / "src" / "kci", ROOT / "src" / "kci" / "matrix" / "catalog" / "data")
-    named = {name for name in quoted() if re.fullmatch(r"[\w./-]+(\.(py|toml|md|yml)|/)", name)}
-    assert len(named) > 20
-    lost = {name for name in named if not any((root / name).exists() for root in roots)}
+    files = {name for name in quoted if re.fullmatch(r"[\w./-]+(\.(py|toml|md|yml)|/)", name)}
+    assert len(files) > 20
+    lost = {name for name in files if not any((root / name).exists() for root in roots)}
     assert lost == {"build.toml", "kci.toml"}, "those two are users' files"
-
-
-def test_the_names_that_the_recipes_give_exist() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    names = [name for name in quoted() if re.fullmatch(r"_?[A-Z][A-Za-z_]{4,}", name)]
+    names = [name for name in quoted if re.fullmatch(r"_?[A-Z][A-Za-z_]{4,}", name)]
     assert len(names) >= 5
-    lost = {name for name in names if not re.search(rf"\b{name}\b", code)}
-    assert lost <= {"KCI_CACHE"}
+    assert {name for name in names if not re.search(rf"\b{name}\b", code)} <= {"KCI_CACHE"}

@@ -24,21 +24,18 @@ def modules() -> list[Path]:
     ]
 
 
-def twice(names: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
+def twice(names: Iterable[tuple[str, Path]]) -> dict[str, list[Path]]:
     """The names that are in several modules."""
     by_name = defaultdict(list)
     for name, path in names:
-        by_name[name].append(str(path.relative_to(SOURCE)))
+        by_name[name].append(path)
     return {name: paths for name, paths in by_name.items() if len(paths) > 1}
 
 
-def test_no_two_rooms_have_a_module_of_the_same_name() -> None:
+def test_no_two_rooms_have_a_module_of_the_same_name_and_no_two_types() -> None:
     """A command or an action may be called like the one module that does its work."""
     rooms = (path for path in modules() if path.parent.name not in ("cli", "actions"))
     assert twice((path.stem, path) for path in rooms) == {}
-
-
-def test_no_two_types_have_the_same_name() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
     types = re.compile(r"^ *class (\w+)", re.MULTILINE)
     assert twice((name, path) for path, text in texts.items() for name in types.findall(text)) == {}

@@ -51,14 +51,9 @@ def copy(tmp_path: Path) -> Path:
     return copy_example("", tmp_path / "readme" / "examples").parent
 
 
-def test_the_readme_has_the_commands_that_these_tests_know() -> None:
-    assert {command.split()[0] for command in COMMANDS} == {"make", "kci"}
-    made = [command for command in COMMANDS if command.startswith("make")]
-    assert made == ["make demo", "make test"]
-    assert len(KCI_COMMANDS) >= 6
-
-
 def test_the_kci_commands_work_as_shown_one_after_the_other(copy: Path, tmp_path: Path) -> None:
+    others = [command for command in COMMANDS if command not in KCI_COMMANDS]
+    assert (others, len(KCI_COMMANDS) >= 6) == (["make demo", "make test"], True)
     for command in KCI_COMMANDS:
         result = kci_process(*command.split()[1:], cwd=copy, KCI_CACHE=str(tmp_path / "cache"))
         ended(result, 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from kci.diagnostics import rules
+from kci.diagnostics import Rule, rules
 from kci.utils.atomic import locked
 
 
@@ -36,24 +36,22 @@ def marked(
     return {(rule, triggers == "True") for rule, triggers in found}
 
 
-@pytest.mark.parametrize("rule", rules())
-def test_a_rule_has_a_test_in_which_it_speaks_and_one_in_which_it_is_silent(
-    rule: str, marked: set[tuple[str, bool]]
-) -> None:
-    assert (rule, True) in marked, f'no test is marked rule("{rule}", triggers=True)'
-    assert (rule, False) in marked, f'no test is marked rule("{rule}", triggers=False)'
-
-
-def test_marks_name_rules_that_exist(marked: set[tuple[str, bool]]) -> None:
-    assert {rule for rule, _ in marked} <= set(rules())
-
-
 @pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
-def test_a_rule_says_what_why_and_how_to_mend_it(rule) -> None:
+def test_a_rule_tells_what_to_do_and_has_tests_in_which_it_speaks_and_is_silent(
+    rule: Rule, marked: set[tuple[str, bool]]
+) -> None:
+    assert (rule.id, True) in marked, f'no test is marked rule("{rule.id}", triggers=True)'
+    assert (rule.id, False) in marked, f'no test is marked rule("{rule.id}", triggers=False)'
     assert re.fullmatch(r"KCI[0-9]{3}", rule.id)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     for text in (rule.summary, rule.why, rule.fix):
         assert re.fullmatch(r"\S.*\.", text), text
+
+
+def test_marks_and_code_name_rules_that_exist(marked: set[tuple[str, bool]]) -> None:
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    named = {*re.findall(r'"(KCI[0-9]{3})"', code), *(rule for rule, _ in marked)}
+    assert named <= set(rules())
 
 
 def test_no_name_and_no_rule_is_defined_twice() -> None:
@@ -61,12 +59,3 @@ def test_no_name_and_no_rule_is_defined_twice() -> None:
     files = (ROOT / "src" / "kci" / "rules").glob("*.toml")
     ids = re.findall(r"(?m)^\[(KCI[0-9]+)\]", "\n".join(file.read_text() for file in files))
     assert [len(names), len(ids)] == [len(set(names)), len(set(ids))]
-
-
-def test_every_rule_that_the_code_names_exists() -> None:
-    named = {
-        rule
-        for file in (ROOT / "src").rglob("*.py")
-        for rule in re.findall(r'"(KCI[0-9]{3})"', file.read_text(encoding="utf-8"))
-    }
-    assert named <= set(rules())

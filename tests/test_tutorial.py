@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from cli.runner import kci, kci_process
+from cli.runner import ended, kci, kci_process
 from config.mistakes import KERNEL
 from conftest import ROOT
 from own_wheel import installed_from_a_wheel, outside
@@ -23,73 +23,53 @@ _BLOCK = re.compile(
 )
 
 
-class Step(NamedTuple):
-    """Something that the page has its reader do."""
-
-    what: str
-    """`run`, `file` or `edit`."""
-    path: str
-    text: str
-
-
-def steps(page: str) -> list[Step]:
+def steps(page: str) -> list[tuple[str, str, str]]:
+    """What the page has its reader do: `run`, `file` or `edit`, a path, and a text."""
     found = []
     for block in _BLOCK.finditer(page):
         if block["what"]:
-            found.append(Step(block["what"], block["path"], block["text"]))
+            found.append((block["what"], block["path"], block["text"]))
         elif block["language"] == "bash":
-            found += [Step("run", "", line) for line in block["text"].splitlines()]
+            found += [("run", "", line) for line in block["text"].splitlines()]
     return found
 
 
-def edited(text: str, diff: str) -> str:
-    """A text after a change that is written as a diff without line numbers."""
-    lines = diff.splitlines()
-    before = "\n".join(line[1:] for line in lines if line[:1] in (" ", "-")) + "\n"
-    after = "\n".join(line[1:] for line in lines if line[:1] in (" ", "+")) + "\n"
-    assert text.count(before) == 1, before
-    return text.replace(before, after)
-
-
-def follow(page: str, place: Path, run: object) -> None:
-    for step in steps(page):
-        if step.what == "file":
-            (place / step.path).write_text(step.text)
-        elif step.what == "edit":
-            file = place / step.path
-            file.write_text(edited(file.read_text(), step.text))
-        elif step.text.startswith("cd "):
-            place = place / step.text[3:]
+def follow(page: str, place: Path, run: Callable[[list[str], Path], None]) -> None:
+    for what, path, text in steps(page):
+        file = place / path
+        if what == "file":
+            file.write_text(text)
+        elif what == "edit":  # a diff without line numbers
+            lines = text.splitlines()
+            before = "\n".join(line[1:] for line in lines if line[:1] in (" ", "-")) + "\n"
+            after = "\n".join(line[1:] for line in lines if line[:1] in (" ", "+")) + "\n"
+            assert file.read_text().count(before) == 1, before
+            file.write_text(file.read_text().replace(before, after))
+        elif text.startswith("cd "):
+            place = place / text[3:]
         else:
-            run(shlex.split(step.text), place)  # type: ignore[operator]
-
-
-def test_every_command_of_the_tutorial_is_one_of_kci() -> None:
-    commands = [step.text.split()[:2] for step in steps(TUTORIAL) if step.what == "run"]
-    assert {command[0] for command in commands} == {"kci", "cd"}
-    assert {"init", "check", "matrix", "run", "test", "render", "plan"} <= {
-        command[1] for command in commands
-    }
-    assert sum(step.what == "edit" for step in steps(TUTORIAL)) >= 5
+            run(shlex.split(text), place)
 
 
 def test_the_tutorial_without_building(tmp_path: Path) -> None:
     """Everything but compiling: the changes apply, and what they make has no finding."""
+    commands = []
 
     def run(command: list[str], place: Path) -> None:
-        if command[1] in ("run", "test"):
-            return
-        done = kci_process(*command[1:], cwd=place)
-        assert done.code == 0, (command, done.stdout, done.stderr)
+        assert command[0] == "kci"
+        commands.append(command[1])
+        if command[1] not in ("run", "test"):
+            done = kci_process(*command[1:], cwd=place)
+            assert done.code == 0, (command, done)
 
     follow(TUTORIAL, tmp_path, run)
+    assert {"init", "check", "matrix", "run", "test", "render", "plan"} <= {*commands}
+    assert sum(what == "edit" for what, *_ in steps(TUTORIAL)) >= 5
     texts = [file.read_text() for file in (tmp_path / "softcap").rglob("*") if file.is_file()]
-    assert not [text for text in texts if "SiLU" in text or "silu" in text], (
-        "every file speaks of the new kernel"
-    )
-    assert kci("check", tmp_path / "softcap", "-v").stdout.startswith(
-        "2 files checked: 0 errors, 0 warnings"
-    )
+    said = [text for text in texts if "SiLU" in text or "silu" in text]
+    assert said == [], "every file speaks of the new kernel"
+    checked = ended(kci("check", tmp_path / "softcap", "-v"), 0)
+    assert checked.startswith("2 files checked: 0 errors, 0 warnings")
 
 
 @pytest.mark.network
@@ -125,9 +105,7 @@ def as_on_any_machine(output: str) -> str:
 
 # --- the questions --------------------------------------------------------------------------------
 
-QUESTIONS = re.findall(
-    r"^### `(.+)`$", (DOCS / "rules.md").read_text(encoding="utf-8"), flags=re.MULTILINE
-)
+QUESTIONS = re.findall("(?m)^### `(.+)`$", (DOCS / "rules.md").read_text(encoding="utf-8"))
 MADE_BY = {
     "KCI103": KERNEL + "\n[general.cuda]\nminver = 2.10\n",
     "KCI104": KERNEL.replace('"relu"', '"silu_and_mul"', 1),

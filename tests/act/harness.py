@@ -23,7 +23,7 @@ import pytest
 
 from checkout import copy_checkout
 from conftest import ran
-from forked_program import forked_program
+from forked import forked_program
 from kci.utils.atomic import locked
 from kci.workflows.render import REUSABLE_FILES
 from kci.workflows.rendered_files import find_pins

@@ -17,14 +17,13 @@ from act.harness import STAND_INS
 from action_inputs import inputs_of, outputs_in
 from buildkit import write_tree
 from cli.runner import Result
-from conftest import ROOT
-from forked import fork_server
+from conftest import ran
+from forked import forked_program, looked_at
 from kci.matrix.variants import Kind
 from kci.run.records import PLAN_FILE, write_record
 from kci.watch.history import LegOutcome, LegResult
 from planning import hardware_leg, leg, plan
 
-SCRIPT = ROOT / "src" / "kci" / "actions" / "__main__.py"
 FAILED, PASSED = LegOutcome.FAILED, LegOutcome.PASSED
 PROGRAMS = [str(STAND_INS / "bin"), str(STAND_INS / "here")]
 
@@ -39,7 +38,7 @@ class Watch:
         subprocess.run(["git", "init", "--quiet", "--bare", str(origin)], check=True)
         config = f'[url "{origin}"]\n\tinsteadOf = https://github.com/example/kernels\n'
         (folder / "gitconfig").write_text(config)
-        self.env = fork_server().environment | {
+        self.env = looked_at(os.environ) | {
             "PATH": os.pathsep.join([*PROGRAMS, os.environ["PATH"]]),
             "KCI_ACT_PYTHON": sys.executable,
             "GIT_CONFIG_GLOBAL": str(folder / "gitconfig"),
@@ -60,8 +59,9 @@ class Watch:
             place.unlink(missing_ok=True)
             place.symlink_to(self.folder / f"results-{run}")
         env = self.env | inputs_of(step=name)
-        how = {"script": SCRIPT, "folder": self.folder / "repository", "environment": env}
-        return Result(*fork_server().run("schedule", **how))
+        python, folder = forked_program(in_tests=True), self.folder / "repository"
+        done = ran(python, "-m", "kci.actions", "schedule", cwd=folder, env=env)
+        return Result(done.returncode, done.stdout, done.stderr)
 
     def outputs(self) -> dict[str, str]:
         return outputs_in(self.folder / "output")

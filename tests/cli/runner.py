@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -14,7 +13,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from forked import fork_server
+from conftest import ran
+from forked import forked_program, looked_at
 from kci.cli import main
 
 
@@ -49,9 +49,7 @@ def kci_process(*arguments: str | Path, cwd: Path | None = None, **environment: 
     differs.
     """
     variables = {**os.environ, **environment}
-    if fork_server().can_have(variables):
-        return Result(*fork_server().run(*arguments, folder=cwd, environment=variables))
-    command = [sys.executable, "-m", "kci", *map(str, arguments)]
-    how = {"cwd": cwd, "env": variables, "capture_output": True, "text": True}
-    done = subprocess.run(command, **how, check=False)  # type: ignore[call-overload]
+    forks = looked_at(variables) == looked_at(os.environ)
+    python = forked_program(in_tests=True) if forks else sys.executable
+    done = ran(python, "-m", "kci", *arguments, cwd=cwd, env=variables)
     return Result(done.returncode, done.stdout, done.stderr)

@@ -14,7 +14,7 @@ import sys
 import termios
 from pathlib import Path
 
-from forked import fork_server
+from forked import forked_program
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -27,14 +27,17 @@ class Terminal:
         *arguments: str,
         cwd: Path,
         columns: int,
-        program: tuple[str, ...] = ("-m", "kci"),
+        program: tuple[str, ...] = (sys.executable, "-m", "kci"),
         **environment: str,
     ) -> None:
-        self.master, slave = _opened(columns)
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        left_out = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "CI")
+        base = {key: value for key, value in os.environ.items() if key not in left_out}
         self.process = subprocess.Popen(
-            [sys.executable, *program, *arguments],
+            [*program, *arguments],
             cwd=cwd, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env=_surroundings(environment),
+            env={**base, "TERM": "xterm-256color", **environment},
         )  # fmt: skip
         os.close(slave)
         self.seen = b""
@@ -43,7 +46,7 @@ class Terminal:
         """Read until a text was seen, or to the end; what takes longer than a minute is ended."""
         while not text or text not in self.seen:
             if not select.select([self.master], [], [], 60)[0]:
-                self._end_all()
+                os.killpg(self.process.pid, signal.SIGKILL)
                 raise AssertionError(
                     f"nothing more was shown after {self.seen.decode(errors='replace')}"
                 )
@@ -58,51 +61,15 @@ class Terminal:
     def end(self) -> tuple[int, str]:
         """The exit code and everything that was shown."""
         self.read_until()
-        code = self._wait()
+        code = self.process.wait()
         os.close(self.master)
         return code, self.seen.decode().replace("\r\n", "\n")
-
-    def _end_all(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _wait(self) -> int:
-        return self.process.wait()
-
-
-class ForkedTerminal(Terminal):
-    """A command of kci that nobody types to, forked where everything is imported."""
-
-    def __init__(self, *arguments: str, cwd: Path, columns: int, **environment: str) -> None:
-        self.master, slave = _opened(columns)
-        name, variables = os.ttyname(slave), _surroundings(environment)
-        self._number = fork_server().start(
-            *arguments, output=name, folder=cwd, environment=variables
-        )
-        os.close(slave)
-        self.seen = b""
-
-    def _end_all(self) -> None:
-        os.killpg(self._number, signal.SIGKILL)
-
-    def _wait(self) -> int:
-        return fork_server().wait(self._number)
-
-
-def _opened(columns: int) -> tuple[int, int]:
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    return master, slave
-
-
-def _surroundings(environment: dict[str, str]) -> dict[str, str]:
-    left_out = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "CI")
-    base = {key: value for key, value in os.environ.items() if key not in left_out}
-    return {**base, "TERM": "xterm-256color", **environment}
 
 
 def on_terminal(*arguments: str, cwd: Path, columns: int, **environment: str) -> tuple[int, str]:
     """What a command shows on a terminal that is so many columns wide, with its colors."""
-    return ForkedTerminal(*arguments, cwd=cwd, columns=columns, **environment).end()
+    program = (forked_program(in_tests=True), "-m", "kci")
+    return Terminal(*arguments, cwd=cwd, columns=columns, program=program, **environment).end()
 
 
 def uncolored(text: str) -> str:

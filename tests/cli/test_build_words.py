@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buildkit import files_in
-from cli.runner import Result, ended, kci
+from cli.runner import ended, kci
 from conftest import ROOT
 from kci.builders.dispatch import BUILDERS
 from kci.builders.request import BuildOptions
@@ -48,7 +47,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> LegRequest:
+def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[LegRequest]:
     """What `kci build` makes of a command line, without building it."""
     asked: list[LegRequest] = []
 
@@ -58,8 +57,8 @@ def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> LegRequest:
 
     monkeypatch.setattr(build, "build_leg", built)
     monkeypatch.setattr(build, "build_part", built)
-    ended(kci("build", *words), 0)
-    return asked[0]
+    ended(kci("build", SWIGLU, *words), 0)
+    return asked
 
 
 @given(st.builds(BuildOptions, **VALUES))
@@ -69,33 +68,28 @@ def test_the_command_line_gives_the_options_back(options: BuildOptions) -> None:
         monkeypatch.setenv("KCI_CACHE", str(options.cache))
         monkeypatch.setenv("KCI_RUN", options.run)
         monkeypatch.setenv("KCI_ATTEMPT", str(options.attempt))
-        words = (str(SWIGLU), "--variant=torch-cpu", *options.arguments())
-        assert requested(monkeypatch, *words).options == options
+        words = ("--variant=torch-cpu", *options.arguments())
+        assert [one.options for one in requested(monkeypatch, *words)] == [options]
 
 
 def test_the_time_is_that_of_all_variants_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    times, asked = iter([60.0, 180.0, 9999.0]), []
-
-    def built(_workspace: object, request: LegRequest, _log: object) -> BuiltLeg:
-        asked.append(request.options.stop_after)
-        return BuiltLeg(request.directory, None, None)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(build, "build_leg", built)
+    times = iter([60.0, 180.0, 9999.0])
     monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    names = ("torch-cpu", "torch-cuda", "torch-rocm")
-    ended(kci("build", SWIGLU, *(f"--variant={name}" for name in names), "--stop-after=5"), 0)
-    assert asked == [5.0, 3.0, 0.0]
+    names = [f"--variant=torch-{backend}" for backend in ("cpu", "cuda", "rocm")]
+    asked = requested(monkeypatch, *names, "--stop-after=5")
+    assert [request.options.stop_after for request in asked] == [5.0, 3.0, 0.0]
 
 
 def test_what_runs_in_a_container_is_what_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [str(SWIGLU), "--variant=torch-cpu", f"--output={tmp_path}/o"]
-    words += ["--pack", str(tmp_path / "p.tar")]
+    words = ["--variant=torch-cpu", f"--output={tmp_path}/o", "--pack", str(tmp_path / "p.tar")]
     words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y"]
-    outside = requested(monkeypatch, *words)
-    line = shlex.split(ended(kci("build", *words, "--container=image:1", "--dry-run"), 0))
-    inside = requested(monkeypatch, *line[line.index("build") + 1 :])
+    (outside,) = requested(monkeypatch, *words)
+    line = shlex.split(ended(kci("build", SWIGLU, *words, "--container=image:1", "--dry-run"), 0))
+    told = line[line.index("build") + 1 :]
+    told.remove(str(SWIGLU))
+    (inside,) = requested(monkeypatch, *told)
     assert inside == msgspec.structs.replace(outside, kernel=inside.kernel)
     assert inside.kernel.build == outside.kernel.build
 
@@ -120,27 +114,15 @@ def test_a_pack_that_cannot_be_written_is_told_before_anything_is_compiled(
     assert begun == []
 
 
-def built(*words: str | Path, names: Sequence[str]) -> Result:
-    """Build variants of an example."""
-    chosen = [f"--variant={name}" for name in names]
-    return kci("build", ROOT / "examples" / "swiglu", *chosen, *words)
-
-
 def test_several_variants_are_built_and_packed_one_by_one(tmp_path: Path) -> None:
-    names, out = ("torch-cpu", "torch-cuda"), tmp_path / "out"
-    done = built("--output", out, "--pack", tmp_path / "packed", names=(*names, "torch-cpu"))
+    names, out, packed = ("torch-cpu", "torch-cuda"), tmp_path / "out", tmp_path / "packed"
+    words = ["build", SWIGLU, "--output", out, *(f"--variant={name}" for name in names)]
+    ended(kci(*words, "--variant=torch-nope"), 2)
+    packed.touch()
+    ended(kci(*words, "--pack", packed), 2, "names a folder")
+    assert not out.exists(), "it stops before anything is built"
+    packed.unlink()
+    done = kci(*words, "--variant=torch-cpu", "--pack", packed)
     assert ended(done, 0).splitlines() == [str(out / name) for name in names]
-    assert files_in(tmp_path / "packed") == [f"kci-swiglu-{name}.tar" for name in names]
-    assert kci("merge", tmp_path / "packed", "--into", tmp_path / "tree").code == 0
-
-
-def test_one_artifact_cannot_hold_several_variants(tmp_path: Path) -> None:
-    (tmp_path / "file.tar").touch()
-    places = ("--output", tmp_path / "out", "--pack", tmp_path / "file.tar")
-    done = built(*places, names=("torch-cpu", "torch-cuda"))
-    ended(done, 2, "names a folder")
-
-
-def test_an_unknown_variant_stops_before_anything_is_built(tmp_path: Path) -> None:
-    ended(built("--output", tmp_path / "out", names=("torch-cpu", "torch-nope")), 2)
-    assert not (tmp_path / "out").exists()
+    assert files_in(packed) == [f"kci-swiglu-{name}.tar" for name in names]
+    assert kci("merge", packed, "--into", tmp_path / "tree").code == 0

@@ -33,21 +33,19 @@ ANY = re.compile(r"[{<$\[\]A-Z*]|\.\.\.")
 
 def texts(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
-    if path.suffix != ".py":
-        text = text.replace("\\\n", " ")
-        if path.suffix == ".md":
-            text = FENCE.sub(lambda block: re.sub("(?m)^kci ", "$ kci ", block[1]), text)
-        yield text
-        return
-    for node in ast.walk(ast.parse(text)):
-        match node:
-            case ast.JoinedStr(values=parts):
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.JoinedStr):
                 yield "".join(
-                    str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "X"
-                    for part in parts
+                    str(part.value) if isinstance(part, ast.Constant) else "X"
+                    for part in node.values
                 )
-            case ast.Constant(value=str() as value):
-                yield value
+        yield from strings(ast.parse(text))
+        return
+    text = text.replace("\\\n", " ")
+    if path.suffix == ".md":
+        text = FENCE.sub(lambda block: re.sub("(?m)^kci ", "$ kci ", block[1]), text)
+    yield text
 
 
 def problem(words: str, *, whole: bool) -> str:

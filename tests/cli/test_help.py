@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 import pytest
 
@@ -11,33 +9,26 @@ from cli.runner import kci as call
 from conftest import ROOT
 from kci.cli import COMMANDS, kci
 
-
-def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command that has a page, by what is typed after `kci`."""
-    yield "", kci
-    for name in COMMANDS:
-        command = kci.get_command(click.Context(kci), name)
-        assert command is not None
-        yield name, command
-        for below, inner in getattr(command, "commands", {}).items():
-            yield f"{name} {below}", inner
-
-
-PAGES = dict(commands())
-EXAMPLES = {name: command.examples.split("\n") for name, command in PAGES.items()}  # type: ignore[attr-defined]
+GROUPS = {name: kci.get_command(click.Context(kci), name) for name in COMMANDS}
+PAGES = {"": kci, **GROUPS} | {
+    f"{name} {below}": inner
+    for name, command in GROUPS.items()
+    for below, inner in getattr(command, "commands", {}).items()
+}
+"""Every command that has a page, by what is typed after `kci`."""
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_has_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    kci.main([*name.split(), "--help"], prog_name="kci", standalone_mode=False)
-    page = capsys.readouterr().out
+def test_every_page_has_examples(name: str) -> None:
+    page, command = call(*name.split(), "--help").stdout, PAGES[name]
     assert page.count("Examples:\n  # ") == 1
-    assert "\n".join(line.strip() for line in EXAMPLES[name]) in page.replace("\n  ", "\n")
+    examples = "\n".join(map(str.strip, command.examples.split("\n")))
+    assert examples in page.replace("\n  ", "\n")
     if "COMMAND [ARGS]" not in page:
         assert all(option in page for option in ("-q, --quiet", "-v, --verbose", "--color"))
-    options = [each for each in PAGES[name].params if isinstance(each, click.Option)]
+    options = [each for each in command.params if isinstance(each, click.Option)]
     assert [option.opts for option in options if not option.help or "\n" in option.help] == []
-    made = PAGES[name].make_context(name, [], resilient_parsing=True)
+    made = command.make_context(name, [], resilient_parsing=True)
     assert made.help_option_names == ["-h", "--help"]
 
 

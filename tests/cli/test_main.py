@@ -13,6 +13,10 @@ import pytest
 
 from cli.runner import ended, kci, kci_process
 from conftest import ROOT, ran, write_noarch
+from kci.cli import COMMANDS
+from kci.cli._output import print_error
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import BuildFailedError
 from planning import replace
 
 
@@ -26,22 +30,26 @@ def changed(kernel_dir: Path, old: str, new: str) -> Path:
     return kernel_dir
 
 
-def test_a_misspelt_command_is_wrong_usage_with_a_suggestion() -> None:
-    ended(kci("matrx"), 2, "did you mean `matrix`?")
-
-
 def test_the_answer_is_on_stdout_and_findings_on_stderr(kernel_dir: Path) -> None:
     words = ("matrix", changed(kernel_dir, "edition = 5\n", ""), "--format", "names")
-    result = kci_process(*words)
-    assert (result.code, result.stdout) == (0, "torch-cpu\n")
-    assert "warning[KCI107]" in result.stderr
+    assert ended(kci_process(*words), 0, "warning[KCI107]") == "torch-cpu\n"
     assert kci_process(*words, "-q").stderr == ""
-
-
-def test_on_github_findings_are_annotations_too(kernel_dir: Path) -> None:
     misspelt = changed(kernel_dir, "version", "verison")
-    result = kci_process("matrix", misspelt, GITHUB_ACTIONS="true")
-    ended(result, 1, "::error title=KCI101,file=")
+    on_github = kci_process("matrix", misspelt, GITHUB_ACTIONS="true")
+    ended(on_github, 1, "::error title=KCI101,file=")
+
+
+def test_the_output_of_a_compiler_is_said_whole_and_its_first_error_annotated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    first = Diagnostic("KCI136", Severity.ERROR, "no x", path="a.cpp", line=3, column=1)
+    print_error(BuildFailedError("c++ failed\na.cpp:3: no x\na.cpp:4: no y", "mend it", [first]))
+    said, annotation = capsys.readouterr().err.split("::error ")
+    assert said == (
+        "a.cpp:3:1: error[KCI136]: c++ failed\na.cpp:3: no x\na.cpp:4: no y\n  hint: mend it\n"
+    )
+    assert annotation.endswith("::no x\n")
 
 
 @pytest.mark.parametrize("command", ["explain", "matrix examples/relu"])
@@ -59,21 +67,17 @@ def test_a_reader_that_has_gone_is_no_error(command: str) -> None:
 def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> None:
     with Path("/dev/full").open("w") as full:
         done = ran(sys.executable, "-m", "kci", "matrix", "examples/relu", stdout=full)
-    assert done.returncode == 1
-    assert done.stderr == "error: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "matrix", "update --check", "verify", "matrix relu --catalog", "merge relu --into",
-        "pack", "init", "render --output",
-    ],
-)  # fmt: skip
 @pytest.mark.usefixtures("here")
-def test_an_empty_name_is_not_taken_for_a_directory(command: str) -> None:
+def test_an_empty_name_is_not_taken_for_a_directory() -> None:
     """`kci update "$KERNEL"`, where the variable is not set."""
-    assert ended(kci(*command.split(), ""), 2, "the name is empty") == ""
+    for words in (
+        "matrix", "update --check", "verify", "matrix relu --catalog", "merge relu --into", "pack",
+        "init", "render --output",
+    ):  # fmt: skip
+        assert ended(kci(*words.split(), ""), 2, "the name is empty") == ""
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -84,23 +88,16 @@ def test_a_stream_that_the_caller_has_closed_leads_nowhere(closed: str, kernel_d
     assert "Traceback" not in done.stderr
 
 
-def test_what_a_file_cannot_say_in_its_encoding_is_said_in_utf_8(kernel_dir: Path) -> None:
-    named = kernel_dir.rename(kernel_dir.with_name("\N{CHECK MARK}"))
-    result = kci_process("matrix", named, PYTHONIOENCODING="latin-1")
-    assert "\N{CHECK MARK}" in ended(result, 0)
-
-
-@pytest.mark.parametrize(
-    "command", ["matrix --format json", "plan", "check --format json", "doctor"]
-)
-def test_a_name_that_is_not_utf_8_is_refused_where_it_cannot_be_written(
-    command: str, tmp_path: Path
-) -> None:
+def test_a_name_that_is_not_utf_8_is_refused_where_it_cannot_be_written(tmp_path: Path) -> None:
     place = changed(write_noarch(tmp_path / os.fsdecode(b"na\xffme")), "edition = 5\n", "")
-    result = kci_process(*command.split(), place)
-    ended(result, 1, "na\N{REPLACEMENT CHARACTER}me", "a name that is not UTF-8")
-    assert "Traceback" not in result.stderr
+    for command in ("matrix --format json", "plan", "check --format json", "doctor"):
+        result = kci_process(*command.split(), place)
+        ended(result, 1, "na\N{REPLACEMENT CHARACTER}me", "a name that is not UTF-8")
+        assert "Traceback" not in result.stderr
     assert kci_process("check", place).code == 0
+    named = place.rename(tmp_path / "\N{CHECK MARK}")
+    result = kci_process("matrix", named, PYTHONIOENCODING="latin-1")
+    assert "\N{CHECK MARK}" in ended(result, 0), "what a file cannot say otherwise is in UTF-8"
 
 
 def test_the_hot_path_imports_nothing_heavy() -> None:
@@ -138,24 +135,21 @@ BAD = {
     "unknown edition": ("= 5", "= 7", "error[KCI105]: `general.edition` must be 5, not 7"),
     "no framework": (NOARCH, "", "error[KCI106]"),
     "two frameworks": (NOARCH, f"{NOARCH}\n[torch]", "error[KCI106]"),
+    "broken TOML": ("[general]", "[general", "build.toml:1:9: error[KCI004]"),
 }
 
 
-@pytest.mark.parametrize("case", ["no build.toml", "broken TOML", *BAD])
+@pytest.mark.parametrize("case", ["no build.toml", *BAD])
 @pytest.mark.parametrize("command", ["matrix", "plan", "render", "run"])
 def test_bad_input_is_named_with_its_place_and_without_a_traceback(
     command: str, case: str, kernel_dir: Path
 ) -> None:
-    file = kernel_dir / "build.toml"
-    if case == "no build.toml":
-        said = "no build.toml here or below"
-        file.unlink()
-    elif case == "broken TOML":
-        said = "build.toml:1:9: error[KCI004]"
-        file.write_text("[general\n")
-    else:
+    said = "no build.toml here or below"
+    if case in BAD:
         old, new, said = BAD[case]
         changed(kernel_dir, old, new)
+    else:
+        (kernel_dir / "build.toml").unlink()
     result = kci(command, kernel_dir)
     assert ended(result, 1, said) == ""
     assert "Traceback" not in result.stderr
@@ -179,5 +173,7 @@ def test_matrix_json_is_the_documented_form() -> None:
 def test_help_and_version_in_the_ways_that_people_type() -> None:
     assert kci("help", "run").stdout == kci("run", "--help").stdout
     assert kci("help").stdout == kci("--help").stdout
-    assert kci("help", "rnu").code == 2
+    assert [text for text in COMMANDS.values() if text not in kci("help").stdout] == []
+    for words in ("help rnu", "rnu"):
+        ended(kci(*words.split()), 2, "did you mean `run`?")
     assert kci("-V").stdout == kci("--version").stdout

@@ -20,11 +20,10 @@ NOWHERE = "error: nowhere: there is no such directory"
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    made = write_torch(tmp_path / "norm", TWO, "norm", "a.cpp")
+def kernel(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = write_torch(here / "norm", TWO, "norm", "a.cpp")
     commit_all(made)
     monkeypatch.chdir(made)
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     return made
 
 
@@ -43,6 +42,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("plan --where torch==9.9", 1, NOTHING, "there are torch2"),
         ("test nowhere", 2, NOWHERE, "name a directory with a build.toml, or a tree"),
         ("test nowhere --kernel .", 2, NOWHERE, "or a tree"),
+        ("test torch-ext --kernel .", 1, "there is no variant in torch-ext", "or kci run"),
         ("publish nowhere", 2, NOWHERE, "or a tree"),
         ("build", 2, "", "`kci matrix` lists the names; `kci run` builds all that this machine"),
         ("matrix --variant x", 2, "No such option '--variant'.", "--only GLOB chooses variants by"),
@@ -56,9 +56,10 @@ def test_the_cause_and_the_remedy_are_told(words: str, code: int, cause: str, re
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", ["build --variant torch213-cxx11-cpu-x86_64-linux", "run"])
-def test_a_cache_that_cannot_be_written_is_named(kernel: Path, words: str) -> None:
-    ended(kci(*words.split(), KCI_CACHE="/proc/no"), 1, "/proc/no", "KCI_CACHE")
+@pytest.mark.usefixtures("kernel")
+def test_a_cache_that_cannot_be_written_is_named() -> None:
+    for words in ("build --variant torch213-cxx11-cpu-x86_64-linux", "run"):
+        ended(kci(*words.split(), KCI_CACHE="/proc/no"), 1, "/proc/no", "KCI_CACHE")
 
 
 def test_kci_test_at_the_root_of_a_repository(
@@ -68,20 +69,19 @@ def test_kci_test_at_the_root_of_a_repository(
     they say.
     """
     monkeypatch.chdir(kernel.parent)
-    assert "there is no variant in norm/build" in kci("test").stderr
-    (kernel.parent / "empty").mkdir()
+    ended(kci("test"), 1, "there is no variant in norm/build")
+    Path("empty").mkdir()
     for command in ("test", "check"):
-        said = kci(command, "empty").stderr
-        assert "empty: no build.toml here or below" in said
-        assert "`kci init NAME` begins a kernel" in said
+        said = ("empty: no build.toml here or below", "`kci init NAME` begins a kernel")
+        ended(kci(command, "empty"), 1, *said)
     write_torch(kernel.parent / "gelu", TWO, "gelu")
     ended(kci("test"), 2, "name one, such as gelu")
 
 
 def test_doctor_does_not_pass_over_a_faulty_build_toml(kernel: Path, tmp_path: Path) -> None:
     (kernel / "build.toml").write_text("[general\n")
-    done = kci("doctor", KCI_CACHE=str(tmp_path / "cache"))
-    assert "This machine" in done.stdout
-    assert "build.toml is invalid, so kernels are left out: `kci check` says where" in done.stderr
+    cache = {"KCI_CACHE": str(tmp_path / "cache")}
+    said = "build.toml is invalid, so kernels are left out: `kci check` says where"
+    assert "This machine" in ended(kci("doctor", **cache), 0, said)
     (kernel / "build.toml").unlink()
-    assert kci("doctor", KCI_CACHE=str(tmp_path / "cache")).stderr == ""
+    assert kci("doctor", **cache).stderr == ""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from cli.terminal import Terminal, on_terminal, uncolored
-from conftest import ROOT
+from conftest import ROOT, ran
 from kci.cli._output import Layout, table_lines
 
 EXAMPLES = ROOT / "examples"
@@ -46,26 +45,25 @@ def test_the_page_of_a_width(columns: int, request: pytest.FixtureRequest) -> No
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
-    ("arguments", "environment", "colored"),
+    ("option", "environment", "colored"),
     [
-        ((), {}, True),
-        ((), {"NO_COLOR": "1"}, False),
-        ((), {"TERM": "dumb"}, False),
-        (("--color", "always"), {"NO_COLOR": "1"}, True),
-        (("--color", "never"), {}, False),
+        ("auto", {}, True),
+        ("auto", {"NO_COLOR": "1"}, False),
+        ("auto", {"TERM": "dumb"}, False),
+        ("always", {"NO_COLOR": "1"}, True),
+        ("never", {}, False),
     ],
 )
 def test_color_is_there_only_where_it_is_wanted(
-    arguments: tuple[str, ...], environment: dict[str, str], colored: bool, tmp_path: Path
+    option: str, environment: dict[str, str], colored: bool, tmp_path: Path
 ) -> None:
-    words = ("matrix", "rms-norm", *EDITION, *arguments)
-    _, seen = on_terminal(*words, cwd=EXAMPLES, columns=120, **environment)
-    assert ("\x1b[" in seen) is colored
     (tmp_path / "build.toml").write_text("[general\n")
-    for command in ("check", "matrix"):
-        _, seen = on_terminal(command, ".", *arguments, cwd=tmp_path, columns=120, **environment)
-        assert "KCI004" in seen
-        assert ("\x1b[" in seen) is colored, command
+    fine = ("matrix", str(EXAMPLES / "rms-norm"), *EDITION)
+    for words in (fine, ("check", "."), ("matrix", ".")):
+        how = {"cwd": tmp_path, "columns": 120, **environment}
+        _, seen = on_terminal(*words, "--color", option, **how)
+        assert ("KCI004" in seen) is (words != fine)
+        assert ("\x1b[" in seen) is colored, words
 
 
 SLOW_TO_END = """
@@ -90,7 +88,7 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     """What runs may take its time to end; whoever pressed Ctrl-C is told before."""
     (tmp_path / "slow.py").write_text(SLOW_TO_END)
     os.mkfifo(tmp_path / "may-end")
-    started = Terminal(str(tmp_path / "slow.py"), cwd=tmp_path, columns=80, program=())
+    started = Terminal("slow.py", cwd=tmp_path, columns=80, program=(sys.executable,))
     started.read_until(b"started\r\n")  # a signal between the two would cut the line
     os.killpg(started.process.pid, signal.SIGINT)
     started.read_until(b"stopping...")
@@ -138,6 +136,5 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_while_a_finalizer_runs_is_not_lost(name: str) -> None:
     """Python ignores what `__del__` raises: kci said that it stops, and went on."""
-    command = [sys.executable, "-c", LATE.replace("NAME", name)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    done = ran(sys.executable, "-c", LATE.replace("NAME", name), timeout=50)
     assert (done.stdout, "Traceback" in done.stderr) == ("stopped\n", False), done

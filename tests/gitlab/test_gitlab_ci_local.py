@@ -20,7 +20,7 @@ from buildkit import program as write_program
 from buildkit import warm_cache, write_tree
 from cli.runner import ended, kci
 from conftest import ROOT, ran
-from forked_program import forked_program
+from forked import forked_program
 from outside_tools import npm_packages
 from split_kernel import NAMES, VARIANT, SplitKernel
 

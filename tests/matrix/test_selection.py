@@ -247,6 +247,12 @@ def test_candidates_of_one_reason_are_told_together(catalog: Catalog) -> None:
     assert rows["rocm: 0 kept, 4 dropped"] == [("KCI201", "every row", "build.toml:7")]
     assert rows["tpu: 0 kept, 1 dropped"][0][1] == "the only row"
     assert rows["cann: 0 kept, 1 dropped"][0][:2] == ("KCI212", "no row")
+    some = select(torch_kernel(["xpu"], torch='minver = "2.13"'), catalog, explain=True)
+    xpu = explanation_tables(some)[0]
+    assert (xpu.title, xpu.rows[1][1]) == (
+        "xpu: 1 kept, 1 dropped",
+        "xpu 2025.3.2; torch 2.12; x86_64-linux",
+    )
     dropped = [(row[0], row[1], row[3]) for row in cuda.rows if row[0] != "kept"]
     assert dropped == [
         ("KCI202", "cuda 12.6; torch 2.12, 2.13; aarch64-linux, x86_64-linux", "build.toml:9"),

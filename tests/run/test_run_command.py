@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ import pytest
 from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
 from cli.runner import Result, kci, kci_process
 from conftest import AT_TOP
-from forked import fork_server
 from kci.cli.run import _report
 from kci.errors import MissingToolError
 from kci.matrix.variants import ObjectUse
@@ -157,11 +157,10 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(
 
 def two_at_once(place: Path, *arguments: str | Path) -> None:
     """Run the same command twice at the same time; neither fails."""
-    said = [place / "first", place / "second"]
-    environment, server = {**os.environ, "KCI_CACHE": str(place / "cache")}, fork_server()
-    both = [server.start(*arguments, output=output, environment=environment) for output in said]
-    codes = [server.wait(process) for process in both]
-    assert codes == [0, 0], [output.read_text() for output in said]
+    with ThreadPoolExecutor() as pool:
+        how = {"KCI_CACHE": str(place / "cache")}
+        both = [pool.submit(kci_process, *arguments, **how) for _ in range(2)]
+    assert [done.result().code for done in both] == [0, 0], [done.result() for done in both]
 
 
 @pytest.mark.parametrize("again", [False, True])

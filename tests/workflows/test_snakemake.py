@@ -20,7 +20,7 @@ import pytest
 from buildkit import noarch_kernel, program, wait_for, write_tree
 from cli.runner import ended, kci
 from conftest import ran
-from forked_program import forked_program
+from forked import forked_program
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
 from kci.workflows.render import SNAKEFILE, render_snakemake

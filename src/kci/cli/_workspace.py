@@ -78,7 +78,7 @@ def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
     """
     from kci.tree import manifest, metadata  # `kci matrix` does without
 
-    own = (BUILD_TOML, manifest.FILE_NAME, metadata.FILE_NAME, f"*/{metadata.FILE_NAME}")
+    own = (manifest.FILE_NAME, metadata.FILE_NAME, f"*/{metadata.FILE_NAME}")
     if not kernel and not any(any(place.glob(name)) for name in own):
         found = find_kernels([str(place)])
         if len(found) > 1:
