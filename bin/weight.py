@@ -120,7 +120,7 @@ def counts() -> dict[str, int]:
     """
     from kci import diagnostics
     from kci.cli import kci
-    from kci.config.discovery import settings_schema
+    from kci.config.schema import settings_schema
 
     def every(group: click.Group, context: click.Context) -> list[click.Command]:
         """The commands below a group, those of groups in it too."""

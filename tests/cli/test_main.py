@@ -135,7 +135,7 @@ ARRAY = "error[KCI103]: `general.backends` must be an array"
 BAD = {
     "unknown key": (NOARCH, f"{NOARCH}\ncolour = 1", COLOUR),
     "wrong type": ('["cpu"]', '"cpu"', ARRAY),
-    "unknown edition": ("= 5", "= 7", "error[KCI105]: unsupported build edition 7"),
+    "unknown edition": ("= 5", "= 7", "error[KCI105]: `general.edition` must be 5, not 7"),
     "no framework": (NOARCH, "", "error[KCI106]"),
     "two frameworks": (NOARCH, f"{NOARCH}\n[torch]", "error[KCI106]"),
 }

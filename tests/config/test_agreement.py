@@ -23,11 +23,10 @@ import outside_tools
 from conftest import ROOT, many
 from kci.cli import kci
 from kci.cli.schema import SCHEMAS
-from kci.config.discovery import settings_schema
 from kci.config.document import parse_document
 from kci.config.model import Build
 from kci.config.reader import is_version_3, parse_kernel
-from kci.config.schema import build_schema, schema_text
+from kci.config.schema import build_schema, schema_text, settings_schema
 from kci.config.type_errors import explain
 from kci.config.values import KERNEL_NAME_PATTERN
 from kci.diagnostics import Diagnostic

@@ -132,10 +132,9 @@ y = 3
 @pytest.mark.parametrize("start", ["", "\ufeff"])
 def test_places(path: KeyPath, line: int, key: str, value: str, newline: str, start: str) -> None:
     document = parse(start + TEXT.replace("\n", newline))
-    spans = document.spans(path)
-    assert spans
-    assert spans[0].line == line
-    assert (text_at(document, spans[0]), text_at(document, spans[1])) == (key, value)
+    spans = document.key_span(path), document.value_span(path)
+    assert [text_at(document, span) for span in spans] == [key, value]
+    assert next(span.line for span in spans if span) == line
 
 
 def test_what_stands_nowhere_is_placed_at_its_nearest_parent() -> None:
@@ -143,14 +142,14 @@ def test_what_stands_nowhere_is_placed_at_its_nearest_parent() -> None:
     assert document.key_span(("torch", "missing")) == document.key_span(("torch",))
     assert document.value_span(("torch", "src", 9, "x")) == document.key_span(("torch", "src"))
     assert document.value_span(("nowhere", "x")) is None
-    assert document.spans(("nowhere",)) is None
+    assert document.nodes(("nowhere",)) is None
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_module, "MAX_PLACES", 10)
     made = Document("build.toml", "x = [" + "1, " * 1000 + "]\n[a]\ny = 1\n", {})
-    assert made.spans(("a", "y"))
-    placed = [index for index in range(1000) if made.spans(("x", index))]
+    assert made.nodes(("a", "y"))
+    placed = [index for index in range(1000) if made.nodes(("x", index))]
     assert placed == list(range(7)), "three of the ten places are those of the keys"
     assert made.value_span(("x", 999)) == made.key_span(("x",)), (
         "what comes after is placed at its array"

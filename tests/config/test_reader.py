@@ -89,7 +89,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     planned = update.plan_update(GOOD.replace("edition = 5\n", "").encode())
     (found,) = refusal(update.write_update, tmp_path / "build.toml", planned)
-    assert "cannot be written: No such file" in found.message
+    assert "No such file" in found.message
 
 
 # --- what is easily read wrong --------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_what_the_reference_accepts(text: str) -> None:
             "'cutlass_9' is not a C++ dependency"),
         (GOOD + "minver = 2.12", "KCI103", "`torch.minver` must be a string, not a float"),
         (GOOD + 'stable-abi = { npu = "2.11" }', "KCI101",
-            "`npu` is not a key of `[torch.stable-abi]`"),
+            "`npu` is not a backend"),
         (GOOD + "stable-abi = 2.11", "KCI103", "must be a version or a table"),
         (HEAD + "[general.rocm]\n[torch]", "KCI101", "`rocm` is not a key of `[general]`"),
         (HEAD + "[general.tpu]\nkernel-depends = []\n[torch]", "KCI101",

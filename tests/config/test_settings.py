@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from conftest import ROOT, refusal
-from kci.config.discovery import RepositorySettings, find_root, find_settings, settings_schema
+from kci.config.discovery import RepositorySettings, find_root, find_settings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
-from kci.config.schema import schema_text
+from kci.config.schema import schema_text, settings_schema
 from kci.config.settings import Settings, System
 from kci.config.values import Backend
 from kci.plan.settings_lints import lint_settings

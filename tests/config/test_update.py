@@ -192,10 +192,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(file: Path) -> None:
 
 @pytest.mark.rule("KCI114", triggers=True)
 def test_a_result_of_another_meaning_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        update_module, "_spread_stable_abi", lambda edits, _: edits.changes.append("nothing")
-    )
-    monkeypatch.setattr(update_module.Edits, "add_edition", lambda *_, **__: None)
+    monkeypatch.setattr(update_module, "_edits", lambda _kernel: [(0, 0, "", "nothing")])
     assert [found.rule for found in refusal(plan_update, V4.encode())] == ["KCI114"]
 
 

@@ -215,7 +215,7 @@ def test_git_is_not_started_per_file(repository: Path, monkeypatch: pytest.Monke
     changes = changes_since(repository, "HEAD")
     assert (len(changes.files), len(started)) == (250, 5)
     planned(repository, "HEAD")
-    assert len(started) == 5 + 5 + 2 + 2
+    assert len(started) == 5 + 5 + 2 + 1
 
 
 def test_odd_names_count_and_of_a_renamed_file_both(repository: Path) -> None:

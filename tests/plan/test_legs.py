@@ -17,7 +17,7 @@ from kci.matrix.catalog.loading import apply_overlay, read_overlay
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners, runners_from
 from kci.matrix.selection import compute_matrix
-from kci.matrix.variants import Matrix, artifact_stem
+from kci.matrix.variants import Matrix, artifact_name
 from kci.plan.estimates import sizes
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
@@ -205,7 +205,7 @@ BAD = '":<>|*?\r\n\\/ \x00'
 @given(st.text(max_size=20), st.text(max_size=20))
 @example(BAD, f"{BAD}%é")
 def test_an_artifact_name_is_one_of_github_s_and_of_no_other_name(one: str, other: str) -> None:
-    names = [artifact_stem("k", name) for name in (one, other)]
+    names = [artifact_name("k", name) for name in (one, other)]
     assert (names[0] == names[1]) == (one == other)
     assert not {*"".join(names)} & {*BAD}
     assert "".join(names).isascii()

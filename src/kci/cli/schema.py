@@ -12,11 +12,11 @@ from kci.config.schema import schema_text
 
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
-    "kci.toml": "kci.config.discovery:settings_schema",
+    "kci.toml": "kci.config.schema:settings_schema",
 }
 
 
-@kci_command("schema")
+@kci_command
 @click.argument(
     "what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]"
 )

@@ -9,9 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from kci.config.document import Document, read_document
 from kci.config.reader import BUILD_TOML, Kernel, read_as, read_kernel
@@ -39,7 +37,7 @@ def find_kernels(arguments: Sequence[str], *, pass_over: bool = False) -> list[s
     Hidden and ignored directories are skipped; with `pass_over`, so are arguments without a kernel
     beside others.
     """
-    kernels: dict[str, None] = {}
+    kernels: set[str] = set()
     without: list[FindingsError] = []
     for argument in arguments or (".",):
         directory = argument.rstrip("/") or argument[:1]
@@ -51,17 +49,12 @@ def find_kernels(arguments: Sequence[str], *, pass_over: bool = False) -> list[s
             is_file = os.path.isfile(path)  # noqa: PTH113
             what = "this is a file, not a directory" if is_file else "there is no such directory"
             raise UsageError(f"{shown}: {what}", hint="name a directory with a build.toml")
-        if (path / BUILD_TOML).is_file():
-            kernels[os.path.normpath(directory)] = None
-            continue
-        listed = _git_files(path)
-        files = _walk(path) if listed is None else listed
-        below = [os.path.normpath(path / place) for place in outermost_kernels(files)]
-        below = below or (_kernel_around(path) if path == Path() else [])
-        if not below:
+        found = [directory] if (path / BUILD_TOML).is_file() else _kernels_below(path)
+        found = found or (_kernel_around(path) if path == Path() else [])
+        kernels.update(map(os.path.normpath, found))
+        if not found:
             hint = "name a directory that holds a build.toml; `kci init NAME` begins a kernel"
             without.append(FindingsError(f"{argument}: no build.toml here or below", hint=hint))
-        kernels |= dict.fromkeys(below)
     if without and not (pass_over and kernels):
         raise without[0]
     return sorted(kernels)
@@ -137,31 +130,17 @@ def invalid_kernels_error(faulty: Sequence[FaultyKernel], count: int) -> Finding
     return FindingsError(f"{len(faulty)} of {count} build.toml are invalid", diagnostics=every)
 
 
-def outermost_kernels(files: Iterable[str]) -> list[str]:
-    """List the directories with a build.toml that are neither hidden nor inside another one,
-    sorted.
-    """
-    places = {Path(file).parent for file in files}
-    visible = {place for place in places if not any(part.startswith(".") for part in place.parts)}
-    return sorted(place.as_posix() for place in visible if visible.isdisjoint(place.parents))
-
-
-def _git_files(top: Path) -> list[str] | None:
+def _kernels_below(top: Path) -> list[str]:
+    # with a build.toml, and neither hidden nor inside another one
     from kci.utils.git import GitRefusedError, run_git
 
-    arguments = (
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
-        f":(glob)**/{BUILD_TOML}",
-    )
+    listed, kinds = None, ("--cached", "--others", "--exclude-standard")
     with suppress(GitRefusedError, MissingToolError):
-        if (listed := run_git(top, *arguments)) is not None:
-            return [name for name in os.fsdecode(listed).split("\0") if (top / name).is_file()]
-    return None
+        listed = run_git(top, "ls-files", "-z", *kinds, "--", f":(glob)**/{BUILD_TOML}")
+    names = _walk(top) if listed is None else os.fsdecode(listed).split("\0")
+    places = {Path(name).parent for name in names if (top / name).is_file()}
+    visible = {place for place in places if not any(part.startswith(".") for part in place.parts)}
+    return [str(top / place) for place in visible if visible.isdisjoint(place.parents)]
 
 
 def _walk(top: Path) -> Iterator[str]:
@@ -262,24 +241,6 @@ def _display_path(path: Path) -> str:
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
 
 
-def settings_schema() -> dict[str, Any]:
-    """The JSON Schema of kci.toml."""
-    from kci.config.schema import document_schema, value_definition
-
-    title = "kci.toml: how and where a repository wants its GPU kernels built"
-    schema = document_schema(Settings, title, "kci.schema.json", value_definition)
-    runners, test, images = (schema["properties"][table] for table in ("runners", "test", "images"))
-    systems = runners["additionalProperties"], test["additionalProperties"]["anyOf"][0]
-    for names, tables in (
-        ("RunnerKind", (runners, test)),
-        ("Backend", (images,)),
-        ("System", systems),
-    ):
-        for table in tables:
-            table["propertyNames"] = {"$ref": f"#/$defs/{names}"}
-    return schema
-
-
 class SuppressedFinding(Frozen):
     """A finding that kci.toml suppresses."""
 
@@ -291,14 +252,13 @@ Note = Callable[[SuppressedFinding], None]
 
 
 def drop_suppressed(
-    findings: Sequence[Diagnostic],
+    findings: Iterable[Diagnostic],
     settings: RepositorySettings,
     note: Note = lambda _suppressed: None,
 ) -> list[Diagnostic]:
     """Drop the diagnostics that kci.toml suppresses; `note` receives each dropped one."""
     entries = settings.settings.lint.ignore
-    place = cache(lambda path: _relative(path, settings.root))
-    return _unsuppressed(findings, entries, place, note) if entries else list(findings)
+    return _unsuppressed(findings, entries, lambda path: _relative(path, settings.root), note)
 
 
 def _unsuppressed(

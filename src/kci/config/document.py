@@ -5,10 +5,9 @@ places.
 from __future__ import annotations
 
 import re
-import stat
-from array import array
+from collections.abc import Iterator
 from functools import cached_property
-from itertools import accumulate
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,10 @@ import tomli
 
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
+from kci.utils.bounded_json import require_plain
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Tree
+    from tree_sitter import Node
 
 KeyPath = tuple[str | int, ...]
 """Keys and array indexes from the top of the file to a value."""
@@ -71,23 +71,25 @@ class Document:
 
     @cached_property
     def _places(self) -> Places:
-        return Places(self.text)
+        return Places(self)
 
-    def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
-        """Positions of key and value; None if the syntax tree has no such path."""
+    def nodes(self, key_path: KeyPath) -> tuple[Node, Node] | None:
+        """Key and value in the syntax tree; None if it has no such path."""
         return self._places.get(key_path)
 
     def source(self, key_path: KeyPath) -> str:
-        """The value as written in the file; empty if it is unknown or has several lines."""
-        spans = self.spans(key_path)
-        if spans is None or spans[1].line != spans[1].end_line:
-            return ""
-        value = spans[1]
-        return self.text.split("\n")[value.line - 1][value.column - 1 : value.end_column - 1]
+        """The value as written in the file; empty if it is unknown."""
+        nodes = self.nodes(key_path)
+        return self.written(nodes[1]) if nodes else ""
+
+    def written(self, node: Node) -> str:
+        """The text of a node."""
+        return self.text[node.start_byte : node.end_byte]
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
-        if spans := self.spans(key_path):
-            return spans[which]
+        if nodes := self.nodes(key_path):
+            start, end = nodes[which].start_point, nodes[which].end_point
+            return Span(start[0] + 1, start[1] + 1, end[0] + 1, end[1] + 1)
         return self._nearest(key_path[:-1], 0) if key_path else None
 
 
@@ -102,8 +104,7 @@ def read_document(path: Path, shown_as: str) -> Document:
 def read_bytes(path: Path, shown_as: str) -> bytes:
     """Read at most `MAX_BYTES + 1` bytes; errors as `read_document`."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
-            raise refuse(finding("KCI002", "not a regular file", shown_as, hint=_NO_FILE))
+        require_plain(path)
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -112,7 +113,9 @@ def read_bytes(path: Path, shown_as: str) -> bytes:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise refuse(finding("KCI002", f"cannot be read: {reason}", shown_as)) from None
+        raise refuse(
+            finding("KCI002", f"cannot be read: {reason}", shown_as, hint=_NO_FILE)
+        ) from None
 
 
 _NO_FILE = "name a directory that holds a build.toml, or one with kernels below it"
@@ -187,112 +190,86 @@ MAX_PLACES = 20_000
 """Keys and elements beyond this number have no position of their own."""
 
 
-def syntax_tree(raw: bytes) -> Tree:
-    """Parse a TOML text in UTF-8 to a syntax tree."""
-    import tree_sitter
-    import tree_sitter_toml
-
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
-
-
 def _parts(node: Node) -> list[Node]:
     return [child for child in node.named_children if child.type != "comment"]
 
 
+_Place = tuple[KeyPath, "Node", "Node"]
+"""A path, its last key and its value, which of a table is the header."""
+
+
 class Places:
-    """Positions in a TOML text.
+    """Where the keys and values of a TOML text are; elements of arrays are read on demand."""
 
-    The value of a table is its header; elements of arrays are read on demand.
-    """
+    def __init__(self, document: Document) -> None:
+        import tree_sitter
+        import tree_sitter_toml
 
-    def __init__(self, text: str) -> None:
-        raw = text.encode("utf-8")
-        self.lines = raw.split(b"\n")
-        self.columns: dict[int, array[int] | None] = {}  # byte to column, per line; None for ASCII
-        self.positions: dict[KeyPath, tuple[Span, Span]] = {}
+        self.document = document
+        self.nodes: dict[KeyPath, tuple[Node, Node]] = {}
         self.tables: dict[KeyPath, int] = {}  # number of elements in arrays of tables
-        self.arrays: dict[KeyPath, Node] = {}  # arrays whose elements have no position yet
-        root = syntax_tree(raw).root_node
-        self._pairs(root, ())
-        for node in root.named_children:
-            if node.type in ("table", "table_array_element") and len(self.positions) < MAX_PLACES:
-                self._table(node)
+        self.arrays: dict[KeyPath, Node] = {}  # arrays whose elements are not read yet
+        # a byte for each character: the parser counts bytes
+        parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language()))
+        self._note(self._file(parser.parse(document.text.encode("ascii", "replace")).root_node))
 
-    def get(self, path: KeyPath) -> tuple[Span, Span] | None:
+    def get(self, path: KeyPath) -> tuple[Node, Node] | None:
         for length in range(1, len(path)):
-            if path[:length] in self.arrays:
-                self._expand(path[:length])
-        return self.positions.get(path)
+            if array := self.arrays.pop(path[:length], None):
+                self._note(self._elements(array, path[:length]))
+        return self.nodes.get(path)
 
-    def _expand(self, path: KeyPath) -> None:
-        for index, element in enumerate(_parts(self.arrays.pop(path))):
-            if len(self.positions) >= MAX_PLACES:
-                return
-            self._note((*path, index), element, element)
-            self._value(element, (*path, index))
+    def _note(self, places: Iterator[_Place]) -> None:
+        for path, key, value in islice(places, MAX_PLACES - len(self.nodes)):
+            self.nodes.setdefault(path, (key, value))
 
-    def _table(self, node: Node) -> None:
+    def _file(self, root: Node) -> Iterator[_Place]:
+        yield from self._pairs(root, ())
+        for node in root.named_children:
+            if node.type in ("table", "table_array_element"):
+                yield from self._table(node)
+
+    def _table(self, node: Node) -> Iterator[_Place]:
         header = _parts(node)[0]
         keys = self._keys(header)
         path: KeyPath = ()
-        for position, (key, key_node) in enumerate(keys):
+        for key, key_node in keys:
             path = (*path, key)
-            self._note(path, key_node, header)
-            last = position == len(keys) - 1
-            if node.type == "table_array_element" and last:
+            yield path, key_node, header
+            if node.type == "table_array_element" and key_node is keys[-1][1]:
                 self.tables[path] = self.tables.get(path, -1) + 1
             if path in self.tables:
                 path = (*path, self.tables[path])
-                self._note(path, key_node, header)
-        self._pairs(node, path)
+                yield path, key_node, header
+        yield from self._pairs(node, path)
 
-    def _pairs(self, node: Node, path: KeyPath) -> None:
-        for child in node.named_children:
-            if child.type == "pair" and len(self.positions) < MAX_PLACES:
-                self._pair(child, path)
+    def _pairs(self, node: Node, path: KeyPath) -> Iterator[_Place]:
+        for pair in node.named_children:
+            if pair.type == "pair":
+                inner, (keys, *_, value) = path, _parts(pair)
+                for key, key_node in self._keys(keys):
+                    inner = (*inner, key)
+                    yield inner, key_node, value
+                yield from self._value(value, inner)
 
-    def _pair(self, node: Node, path: KeyPath) -> None:
-        key_node, *_, value = _parts(node)
-        for key, single in self._keys(key_node):
-            path = (*path, key)
-            self._note(path, single, value)
-        self._value(value, path)
-
-    def _value(self, node: Node, path: KeyPath) -> None:
+    def _value(self, node: Node, path: KeyPath) -> Iterator[_Place]:
         if node.type == "inline_table":
-            self._pairs(node, path)
+            yield from self._pairs(node, path)
         elif node.type == "array":
             self.arrays.setdefault(path, node)
 
+    def _elements(self, array: Node, path: KeyPath) -> Iterator[_Place]:
+        for index, element in enumerate(_parts(array)):
+            yield (*path, index), element, element
+            yield from self._value(element, (*path, index))
+
     def _keys(self, node: Node) -> list[tuple[str, Node]]:
-        keys: list[tuple[str, Node]] = []
-        while (
-            node.type == "dotted_key"
-        ):  # the grammar nests dotted keys to the left; a loop survives hostile depths
+        nodes: list[Node] = []
+        while node.type == "dotted_key":  # nested to the left; a loop survives hostile depths
             node, *more = _parts(node)
-            keys.extend((self._key_text(part), part) for part in reversed(more))
-        keys.append((self._key_text(node), node))
-        return keys[::-1]
+            nodes += more[::-1]
+        return [(self._key_text(key), key) for key in (node, *nodes[::-1])]
 
-    @staticmethod
-    def _key_text(node: Node) -> str:
-        raw = (node.text or b"").decode("utf-8", "replace")
+    def _key_text(self, node: Node) -> str:
+        raw = self.document.written(node)
         return next(iter(tomli.loads(f"{raw} = 0")), raw) if raw[:1] in ("'", '"') else raw
-
-    def _note(self, path: KeyPath, key: Node, value: Node) -> None:
-        if len(self.positions) < MAX_PLACES and path not in self.positions:
-            self.positions[path] = self._span(key), self._span(value)
-
-    def _span(self, node: Node) -> Span:
-        start, end = node.start_point, node.end_point
-        return Span(start[0] + 1, self._column(*start), end[0] + 1, self._column(*end))
-
-    def _column(self, row: int, byte: int) -> int:
-        if row not in self.columns:
-            line = self.lines[row]
-            starts = (char & 0xC0 != 0x80 for char in line)
-            self.columns[row] = (
-                None if line.isascii() else array("I", accumulate(starts, initial=0))
-            )
-        columns = self.columns[row]
-        return (columns[byte] if columns else byte) + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
 from typing import NamedTuple, TypeVar
 
 from kci.config.document import Document, KeyPath
@@ -143,10 +142,9 @@ def version_spelling(kernel: Kernel) -> Iterator[LintFinding]:
 
 def versions(kernel: Kernel) -> list[tuple[KeyPath, Version]]:
     """Every version of torch, stable ABI and CUDA."""
-    found: list[tuple[KeyPath, Version | None]] = []
+    found: list[tuple[KeyPath, Version | None]] = [*_abi_versions(kernel)]
     for table, least, most in _bounds(kernel):
         found += [((*table, "minver"), least), ((*table, "maxver"), most)]
-    found += _abi_versions(kernel)
     for label, component in kernel.build.kernel.items():
         found.append((("kernel", label, BACKENDS[component.backend].minver), component.minver))
     return [(path, version) for path, version in found if version is not None]
@@ -222,19 +220,11 @@ def repo_id_problem(repo_id: str) -> str:
 def license_unknown(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI141: a license unknown to SPDX and the Hub; case does not matter."""
     text = kernel.build.general.license
-    if text.lower() in _hub_licenses() or _is_spdx(text):
+    known = _licenses().identifiers
+    if text.lower() in known or _is_spdx(text):
         return
-    known = [
-        "apache-2.0",
-        "bsd-2-clause",
-        "bsd-3-clause",
-        "gpl-3.0",
-        "mit",
-        "mpl-2.0",
-        *sorted(_hub_licenses()),
-    ]
     hint = (
-        suggestion(text.lower().replace(" ", "-"), known)
+        suggestion(text.lower().replace(" ", "-"), sorted(known))
         or "use an SPDX identifier such as `apache-2.0` or `mit`"
     )
     message = f"{quoted(text[:60])} is neither an SPDX license expression nor a license of the Hub"
@@ -257,36 +247,27 @@ def python_depend_unknown(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI142: a Python dependency outside of the reference's table; neuron is exempt
     (docs/format.md#dependencies).
     """
-    known = depends_table()
-    general = sorted(known.general)
-    tables = {backend: sorted(names) for backend, names in known.backends.items()}
+    names_of = {"": depends_table().general, **depends_table().backends}
     for backend, table in kernel.build.general.tables.items():
         if backend and not BACKENDS[backend].depends_recorded:
             continue
-        prefix, allowed = _general(backend), tables.get(backend, []) if backend else general
+        prefix, allowed = _general(backend), sorted(names_of.get(backend, ()))
         for index, name in enumerate(table.python_depends or ()):
-            if name not in allowed:
-                message = (
-                    f"{quoted(name[:60])} is not a Python dependency that {'.'.join(prefix)} can "
-                    "have"
-                )
-                hint = _python_hint(name, general, tables, allowed)
-                yield (*prefix, "python-depends", index), message, hint
+            if name in allowed:
+                continue
+            message = (
+                f"{quoted(name[:60])} is not a Python dependency that {'.'.join(prefix)} can have"
+            )
+            hint = suggestion(name, allowed) or one_of(allowed)
+            if owner := [other for other, names in names_of.items() if name in names]:
+                hint = f"it belongs in `{'.'.join(_general(owner[0]))}.python-depends`"
+            elif not allowed:
+                hint = "this list has to be empty"
+            yield (*prefix, "python-depends", index), message, hint
 
 
 def _general(backend: str) -> tuple[str, ...]:
     return ("general", backend) if backend else ("general",)
-
-
-def _python_hint(
-    name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str]
-) -> str:
-    for backend, names in {"": general, **tables}.items():
-        if name in names:
-            return f"it belongs in `{'.'.join(_general(backend))}.python-depends`"
-    return (
-        (suggestion(name, allowed) or one_of(allowed)) if allowed else "this list has to be empty"
-    )
 
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[LintFinding]:
@@ -345,13 +326,10 @@ def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
 
 
 def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Version | None]]:
-    tables: list[tuple[tuple[str, ...], object]] = [(("torch",), kernel.build.torch)]
-    tables[:0] = [
-        (_general(backend), table) for backend, table in kernel.build.general.tables.items()
-    ]
+    tables = {_general(name): table for name, table in kernel.build.general.tables.items()}
     return [
         (place, getattr(table, "minver", None), getattr(table, "maxver", None))
-        for place, table in tables
+        for place, table in {**tables, ("torch",): kernel.build.torch}.items()
     ]
 
 
@@ -359,9 +337,7 @@ class _Licenses(Dated):
     identifiers: frozenset[str]
 
 
-@cache
-def _hub_licenses() -> frozenset[str]:
-    return shipped("config/data/licenses.toml", _Licenses)().identifiers
+_licenses = shipped("config/data/licenses.toml", _Licenses)
 
 
 FILE_LINTS: Lints[Kernel] = {

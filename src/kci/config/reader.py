@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import astuple, replace
 
-from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
+from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.facts import BACKENDS, HOST
 from kci.config.model import GENERAL_BACKENDS, Build
-from kci.config.values import Backend, quoted
+from kci.config.values import Backend, shorten
 from kci.diagnostics import Diagnostic, Related, Severity, finding, in_file_order
 from kci.errors import FindingsError
 from kci.utils.frozen import Frozen
@@ -21,48 +22,34 @@ from kci.utils.shipped import to_type
 from kci.utils.suggest import command_line, one_of, suggestion
 
 
-def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
+def newer_keys(data: dict[str, Any]) -> list[tuple[str, ...]]:
     """List the keys that need `edition = 5`."""
-    general = _table(data, "general")
-    newer = (
-        "kernel-depends",
-        *(backend for backend in GENERAL_BACKENDS if BACKENDS[backend].general_since_5),
-    )
-    older = [backend for backend in GENERAL_BACKENDS if backend not in newer]
-    return [
-        *(("general", key) for key in newer if key in general),
-        *(
-            ("general", key, "kernel-depends")
-            for key in older
-            if "kernel-depends" in _table(general, key)
-        ),
-        *(
-            [("torch", "stable-abi")]
-            if isinstance(_table(data, "torch").get("stable-abi"), dict)
-            else []
-        ),
-    ]
-
-
-def newer_key_problems(document: Document) -> list[Diagnostic]:
-    """One error per key of `newer_keys`, for a file without an edition."""
-    message = "`{}` exists from edition 5 on, and this file has no `edition`"
-    hint = "add `edition = 5` to `[general]`"
-    paths = newer_keys(document.data)
-    return [
-        document.at_key(path, "KCI105", message.format(".".join(map(str, path))), hint)
-        for path in paths
-    ]
+    paths: list[tuple[str, ...]] = [("general", "kernel-depends")]
+    for name in GENERAL_BACKENDS:
+        newer = BACKENDS[name].general_since_5
+        paths.append(("general", name) if newer else ("general", name, "kernel-depends"))
+    found = [path for path in paths if path[-1] in reduce(_table, path[:-1], data)]
+    if isinstance(_table(data, "torch").get("stable-abi"), dict):
+        found.append(("torch", "stable-abi"))
+    return found
 
 
 def old_version_error(document: Document) -> FindingsError | None:
     """The error that refuses a file of version 1 to 3; None for later formats."""
-    if not (is_version_3(document.data) or _is_older(document.data)):
+    data, older = document.data, _is_older(document.data)
+    if not (older or is_version_3(data)):
         return None
+    missing = (part for key, part in _REQUIRED.items() if key not in data["general"])
+    steps = [f"add {', '.join(missing)} to `[general]`"]
+    if not {*FRAMEWORKS} & data.keys():
+        steps.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
+    if older:
+        steps.append(
+            "give each component `backend`, `depends` and `src`, and remove `universal` and "
+            "`language`"
+        )
     message = "a file of version 1, 2 or 3, which kci does not read"
-    return refuse(
-        document.at_key(("general",), "KCI108", message, "; ".join(_upgrade_steps(document.data)))
-    )
+    return refuse(document.at_key(("general",), "KCI108", message, "; ".join(steps)))
 
 
 def is_version_3(data: dict[str, Any]) -> bool:
@@ -102,28 +89,13 @@ def _is_older(data: dict[str, Any]) -> bool:
 
 
 _OLD_KEYS = {"universal", "cuda-minver", "cuda-maxver"}
-_REQUIRED_KEYS = {
-    "name": '"..."',
-    "version": "1",
-    "edition": "5",
-    "license": '"..."',
-    "backends": '["..."]',
+_REQUIRED = {
+    "name": '`name = "..."`',
+    "version": "`version = 1`",
+    "edition": "`edition = 5`",
+    "license": '`license = "..."`',
+    "backends": '`backends = ["..."]`',
 }
-
-
-def _upgrade_steps(data: dict[str, Any]) -> list[str]:
-    missing_keys = [
-        f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in data["general"]
-    ]
-    steps = [f"add {', '.join(missing_keys)} to `[general]`"]
-    if not {*FRAMEWORKS} & data.keys():
-        steps.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
-    if _is_older(data):
-        steps.append(
-            "give each component `backend`, `depends` and `src`, and remove `universal` and "
-            "`language`"
-        )
-    return steps
 
 
 def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
@@ -133,9 +105,8 @@ def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 KNOWN_EDITIONS = (5, 6)
 
-CPP = {f"cpp-{backend}": str(backend) for backend in Backend if BACKENDS[backend].components}
-RUST = "rust-cpu"
-_RUST_KEYS = ("cargo-manifest", "depends", "src")
+_CPP = {f"cpp-{backend}": str(backend) for backend in Backend if BACKENDS[backend].components}
+_RUST = "rust-cpu"
 
 
 def to_edition_5(
@@ -145,78 +116,29 @@ def to_edition_5(
     are left out.
     """
     problems: list[Diagnostic] = []
-    read = dict(data)
-    if isinstance(read.get("tvm-ffi"), dict):
-        read["tvm-ffi"] = {"src": [], **read["tvm-ffi"]}
-    if isinstance(read.get("kernel"), dict):
-        read["kernel"] = {}
-        for label, part in data["kernel"].items():
-            if not isinstance(part, dict):
-                read["kernel"][label] = part
-            elif problem := _problem(document, data, label, part):
-                problems.append(problem)
-            else:
-                read["kernel"][label] = _component(part)
+    read = {**data, "general": {**data["general"], "edition": EDITION}}
+    languages = _CPP
+    if isinstance(data.get("tvm-ffi"), dict):
+        read["tvm-ffi"] = {"src": [], **data["tvm-ffi"]}
+        languages = {**_CPP, _RUST: str(HOST)}
+    if isinstance(data.get("kernel"), dict):
+        read["kernel"] = dict(data["kernel"])
+    for label, part in _table(data, "kernel").items():
+        if not isinstance(part, dict):
+            continue
+        kept = dict(part)
+        language = str(kept.pop("language", ""))
+        if language not in languages or "backend" in part:
+            message = f"`kernel.{shorten(label)}` must have a `language`, and no `backend`"
+            hint = suggestion(language, [*languages]) or one_of(languages)
+            place = ("kernel", label, "language")
+            problems.append(document.at_value(place, "KCI104", message, hint))
+            del read["kernel"][label]
+            continue
+        if language == _RUST and isinstance(part.get("src"), list) and "cargo-manifest" in part:
+            kept["src"] = [*part["src"], kept.pop("cargo-manifest")]
+        read["kernel"][label] = {"backend": languages[language], **kept}
     return read, problems
-
-
-def _problem(
-    document: Document, data: dict[str, Any], label: str, part: dict[str, Any]
-) -> Diagnostic | None:
-    def at(rule: str, key: str, message: str, hint: str = "") -> Diagnostic:
-        return document.at_value(("kernel", label, key), rule, message, hint)
-
-    language = part.get("language")
-    known = [*CPP, RUST]
-    if "language" not in part:
-        if "backend" in part:
-            return None
-        return at("KCI102", "language", f"`kernel.{label}` lacks the key `language`", one_of(known))
-    if "backend" in part:
-        return at(
-            "KCI101",
-            "backend",
-            f"`kernel.{label}` has `language`, which says the backend",
-            "remove `backend`",
-        )
-    if language not in known:
-        hint = suggestion(str(language), known) or one_of(known)
-        return at(
-            "KCI104",
-            "language",
-            f"{quoted(str(language)[:40])} is not a language for a component",
-            hint,
-        )
-    if language != RUST:
-        return None
-    if "tvm-ffi" not in data:
-        return at("KCI104", "language", f"`{RUST}` is for a kernel with `[tvm-ffi]` only")
-    for key in part:
-        if key not in ("language", *_RUST_KEYS):
-            return at(
-                "KCI101",
-                key,
-                f"`{key[:60]}` is not a key of a `{RUST}` component",
-                one_of(_RUST_KEYS),
-            )
-    if not isinstance(part.get("cargo-manifest"), str):
-        return at(
-            "KCI102",
-            "cargo-manifest",
-            f"`kernel.{label}` lacks the key `cargo-manifest`",
-            "such as Cargo.toml",
-        )
-    return None
-
-
-def _component(part: dict[str, Any]) -> dict[str, Any]:
-    kept = dict(part)
-    language = kept.pop("language", None)
-    if language == RUST:
-        manifest = kept.pop("cargo-manifest")
-        if isinstance(kept.get("src"), list):
-            kept["src"] = [*kept["src"], manifest]
-    return {"backend": CPP.get(language, str(HOST)), **kept}
 
 
 FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")
@@ -260,7 +182,6 @@ def interpret(document: Document, directory: str) -> Kernel:
     data, notes = _respell_noarch(document)
     if edition > EDITION:
         data, more = to_edition_5(document, data)
-        data = {**data, "general": {**data["general"], "edition": EDITION}}
         notes += more
     problems = [note for note in notes if note.severity is Severity.ERROR]
     problems += _framework_problems(document)
@@ -269,7 +190,13 @@ def interpret(document: Document, directory: str) -> Kernel:
     except FindingsError as error:
         problems += error.diagnostics
     if edition == 4:
-        problems += newer_key_problems(document)
+        message = "`{}` exists from edition 5 on, and this file has no `edition`"
+        problems += [
+            document.at_key(
+                path, "KCI105", message.format(".".join(path)), "add `edition = 5` to `[general]`"
+            )
+            for path in newer_keys(document.data)
+        ]
         if problems and (older := old_version_error(document)):
             raise older
     if problems:
@@ -304,12 +231,9 @@ def read_as(
     except (msgspec.ValidationError, RecursionError):
         from kci.config.type_errors import explain
 
-        findings = explain(document, data, shape)
-        if not findings:  # msgspec and `explain` disagree, a bug: report it
-            message = (
-                f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
-            )
-            findings = [finding("KCI103", message, document.path)]
+        # without findings, msgspec and `explain` disagree, a bug
+        what = f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
+        findings = explain(document, data, shape) or [finding("KCI103", what, document.path)]
         if rule:
             findings = [
                 replace(item, rule=rule, severity=finding(rule, "").severity) for item in findings
@@ -325,24 +249,17 @@ def detect_edition(document: Document) -> int:
     edition = general["edition"]
     if type(edition) is int and edition in KNOWN_EDITIONS:
         return edition
-    if type(edition) is not int or not 0 <= edition < 2**32:
-        from kci.config.type_errors import toml_type
+    from kci.config.type_errors import toml_type
 
-        written = document.source(("general", "edition"))[:40]
-        shown = written if written and isinstance(edition, int) else toml_type(edition)
-        message = f"invalid `general.edition`: expected the integer 5, got {shown}"
-        raise refuse(
-            document.at_value(("general", "edition"), "KCI105", message, "write `edition = 5`")
+    place, whole = ("general", "edition"), isinstance(edition, int)
+    hint = f"write `edition = {EDITION}`; files of version 4 have none"
+    if whole and edition > KNOWN_EDITIONS[-1]:
+        hint = (
+            f"the newest edition that this kci knows is {KNOWN_EDITIONS[-1]}; is there a newer kci?"
         )
-
-    hint = f"the newest edition that this kci knows is {KNOWN_EDITIONS[-1]}; is there a newer kci?"
-    if edition < EDITION:
-        hint = "version 4 files have no `edition` at all; write `edition = 5`"
-    raise refuse(
-        document.at_value(
-            ("general", "edition"), "KCI105", f"unsupported build edition {edition}", hint
-        )
-    )
+    shown = document.source(place)[:40] if whole else toml_type(edition)
+    message = f"`general.edition` must be {EDITION}, not {shown}"
+    raise refuse(document.at_value(place, "KCI105", message, hint))
 
 
 NOARCH_KEYS = ("cuda-capabilities", "rocm-archs")
@@ -358,14 +275,11 @@ def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic
     notes, respelled = [], {}
     for key, value in table.items():
         snake = key.replace("-", "_") if key in NOARCH_KEYS else key
-        if snake != key and snake in table:
-            message = f"`{key}` and `{snake}` are the same key; keep `{snake}`"
-            notes.append(document.at_key(("torch-noarch", key), "KCI110", message))
-        elif snake != key:
-            message = f"the reference builder does not read `{key}` under `[torch-noarch]`"
-            notes.append(
-                document.at_key(("torch-noarch", key), "KCI111", message, f"write `{snake}`")
-            )
+        if snake != key:
+            rule, message = "KCI111", f"the reference builder does not read `{key}` here"
+            if snake in table:
+                rule, message = "KCI110", f"`{key}` and `{snake}` are the same key"
+            notes.append(document.at_key(("torch-noarch", key), rule, message, f"write `{snake}`"))
         respelled[snake] = value
     return {**document.data, "torch-noarch": respelled}, notes
 
@@ -381,17 +295,15 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
     if len(present) == 1:
         return []
     first = document.key_span((present[0],))
-    related = (
-        [Related("the first framework is here", document.path, *astuple(first))] if first else []
-    )
-    message = f"`[{{}}]` cannot be combined with `[{present[0]}]`; a kernel has one framework"
-    hint, spans = (
-        "remove one of the two tables",
-        {name: document.key_span((name,)) for name in present[1:]},
-    )
+    related = first and [Related("the first framework is here", document.path, *astuple(first))]
     return [
         finding(
-            "KCI106", message.format(name), document.path, hint=hint, span=span, related=related
+            "KCI106",
+            f"`[{name}]` cannot be combined with `[{present[0]}]`; a kernel has one framework",
+            document.path,
+            hint="remove one of the two tables",
+            span=document.key_span((name,)),
+            related=related or (),
         )
-        for name, span in spans.items()
+        for name in present[1:]
     ]

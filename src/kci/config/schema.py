@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from kci.config.model import Build
+from kci.config.settings import Settings
 from kci.utils.bounded_json import encode_file
 from kci.utils.shipped import Dated, shipped
 from kci.version import REPOSITORY
@@ -37,6 +38,27 @@ def build_schema() -> dict[str, Any]:
     ]
     definitions |= _value_schemas().definition
     schema["$defs"] = dict(sorted(definitions.items()))
+    return schema
+
+
+def settings_schema() -> dict[str, Any]:
+    """The JSON Schema of kci.toml."""
+    title = "kci.toml: how and where a repository wants its GPU kernels built"
+    schema = document_schema(
+        Settings,
+        title,
+        "kci.schema.json",
+        lambda type_: _value_schemas().definition[type_.__name__],
+    )
+    runners, test, images = (schema["properties"][table] for table in ("runners", "test", "images"))
+    systems = runners["additionalProperties"], test["additionalProperties"]["anyOf"][0]
+    for names, tables in (
+        ("RunnerKind", (runners, test)),
+        ("Backend", (images,)),
+        ("System", systems),
+    ):
+        for table in tables:
+            table["propertyNames"] = {"$ref": f"#/$defs/{names}"}
     return schema
 
 
@@ -77,11 +99,6 @@ class _ValueSchemas(Dated):
 
 
 _value_schemas = shipped("config/data/value-schemas.toml", _ValueSchemas)
-
-
-def value_definition(type_: type) -> dict[str, Any]:
-    """The JSON Schema of a value type such as `Version`."""
-    return _value_schemas().definition[type_.__name__]
 
 
 def _tidy(value: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 import re
 import types
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, Union, get_args, get_origin
@@ -16,7 +16,7 @@ import msgspec
 
 from kci.config.document import Document, KeyPath
 from kci.config.facts import BACKENDS, depends_table
-from kci.config.model import KernelDependency
+from kci.config.model import KernelDependency, Unsigned
 from kci.config.settings import Machine
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import (
@@ -46,13 +46,16 @@ def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diag
     return sorted(problems, key=in_file_order)
 
 
-_TOML_NAME = {
+_TOML_NAME: dict[Any, str] = {
     str: "a string",
     bool: "a boolean",
     int: "an integer",
     float: "a float",
     dict: "a table",
     list: "an array",
+    tuple: "an array",
+    Version: "a version",
+    GitUrl: "a git URL",
 }
 
 
@@ -87,119 +90,104 @@ class _Walk:
         )
 
     def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
-        if expected == "a string" and path[-1] == "repo-id":
-            return 'such as "owner/name"'
-        if expected == "a string" and type(value) in (int, float):
-            return f"write it as {toml_string(self.document.source(path) or str(value))}"
-        text = str(value).strip() if isinstance(value, str | float) else ""
-        if expected == "an integer" and re.fullmatch(r"[0-9]{1,18}(\.0)?", text, re.ASCII):
-            return f"write it as {int(text.partition('.')[0])}"
-        if (
-            expected == "a boolean"
-            and isinstance(value, str)
-            and value.lower() in ("true", "false")
-        ):
-            return f"write it as {value.lower()}"
-        if expected == "an array" and isinstance(value, str):
-            if len(value) > 200:
+        text = str(value).strip() if isinstance(value, str | int | float) else ""
+        match expected:
+            case "a string" if path[-1] == "repo-id":
+                return 'such as "owner/name"'
+            case "a string" if text and not isinstance(value, bool):
+                return f"write it as {toml_string(self.document.source(path) or text)}"
+            case "an integer" if re.fullmatch(r"[0-9]{1,18}(\.0)?", text, re.ASCII):
+                return f"write it as {int(text.partition('.')[0])}"
+            case "a boolean" if text.lower() in ("true", "false"):
+                return f"write it as {text.lower()}"
+            case "an array" if isinstance(value, str) and len(value) > 200:
                 return "write it in brackets"
-            # commas suggest a list
-            parts = (
-                [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
-            )
-            return f"write it as [{', '.join(map(toml_string, parts))}]"
+            case "an array" if isinstance(value, str):  # commas suggest a list
+                parts = filter(None, re.split(r"[,\s]+", value)) if "," in value else [value]
+                return f"write it as [{', '.join(map(toml_string, parts))}]"
         return ""
 
-    def check(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        origin, arguments = get_origin(expected_type), get_args(expected_type)
+    def check(self, expected: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        origin, arguments = get_origin(expected), get_args(expected)
         if origin in (Union, types.UnionType):
             yield from self.check_union(
                 [part for part in arguments if part is not types.NoneType], value, path
             )
-        elif origin is tuple and not isinstance(value, list):
-            of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
-            name = ".".join(part for part in path if isinstance(part, str))
-            hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
-            yield self.wrong_type("an array", value, path, hint)
-        elif origin is tuple:
+        elif origin is tuple and isinstance(value, list):
             for index, element in enumerate(value):
                 yield from self.check(arguments[0], element, (*path, index))
-        elif origin is dict and not isinstance(value, dict):
-            yield self.wrong_type("a table", value, path)
-        elif origin is dict:
+        elif origin is dict and isinstance(value, dict):
             kind, inner = arguments
             for key, element in value.items():
                 if issubclass(kind, enum.StrEnum) and key not in list(kind):
                     yield self.unknown_name(key, path, kind)
                 else:
                     yield from self.check(inner, element, (*path, key))
-        elif hasattr(expected_type, "__metadata__"):
-            yield from self.check_unsigned(value, path)
+        elif origin in (tuple, dict):
+            of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
+            name = ".".join(part for part in path if isinstance(part, str))
+            hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
+            yield self.wrong_type(_TOML_NAME[origin], value, path, hint)
         else:
-            yield from self.check_plain(expected_type, value, path)
+            yield from self.check_plain(expected, value, path)
 
-    def check_unsigned(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if type(value) is not int:
-            yield self.wrong_type("an integer", value, path)
-        elif not 0 <= value <= 2**63 - 1:
-            what = "must not be negative" if value < 0 else "is too large"
-            yield self.document.at_value(path, "KCI104", f"`{path_text(path)}` {what}")
+    def check_plain(self, expected: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if expected == Unsigned:
+            if type(value) is not int:
+                yield self.wrong_type("an integer", value, path)
+            elif not 0 <= value <= 2**63 - 1:
+                what = "must not be negative" if value < 0 else "is too large"
+                yield self.document.at_value(path, "KCI104", f"`{path_text(path)}` {what}")
+        elif expected in _SEVERAL:
+            yield from self.check_union(get_args(_SEVERAL[expected]), value, path)
+        elif expected in _NEAR:
+            yield from self.check_parsed(expected, value, path)
+        elif issubclass(expected, enum.StrEnum):
+            kind = _KINDS.get(expected.__name__, "possible value")
+            yield from self.check_choice(value, path, [*map(str, expected)], kind)
+        elif issubclass(expected, msgspec.Struct):
+            yield from self.check_struct(expected, value, path)
+        elif type(value) is not expected and (expected, type(value)) != (float, int):
+            name = "a number" if expected is float else _TOML_NAME[expected]
+            yield self.wrong_type(name, value, path)
 
-    def check_plain(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if expected_type in _SEVERAL:
-            yield from self.check_several(expected_type, value, path)
-        elif expected_type in _NEAR:
-            yield from self.check_parsed(expected_type, value, path)
-        elif issubclass(expected_type, enum.StrEnum):
-            kind = _KINDS.get(expected_type.__name__, "possible value")
-            yield from self.check_choice(
-                value, path, [str(member) for member in expected_type], kind
-            )
-        elif issubclass(expected_type, msgspec.Struct):
-            yield from self.check_struct(expected_type, value, path)
-        elif type(value) is not expected_type and (expected_type, type(value)) != (float, int):
-            yield self.wrong_type(
-                "a number" if expected_type is float else _TOML_NAME[expected_type], value, path
-            )
-
-    def check_union(self, parts: list[Any], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if len(parts) == 1:
-            yield from self.check(parts[0], value, path)
-            return
-        several, *_, plain = sorted(parts, key=lambda part: part in (str, bool))
-        if plain in (str, bool):  # one value, or several of them
-            shape = dict if get_origin(several) is dict else list
-            if isinstance(value, shape):
-                yield from self.check(several, value, path)
-            elif not isinstance(value, plain):
-                yield self.wrong_type(f"{_TOML_NAME[plain]} or {_TOML_NAME[shape]}", value, path)
-            return
-        tags = {str(part.__struct_config__.tag): part for part in parts}
-        if not isinstance(value, dict):
+    def check_union(self, parts: Sequence[Any], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        *several, plain = sorted(parts, key=_TOML_NAME.__contains__)
+        if not several:
+            yield from self.check(plain, value, path)
+        elif plain in _TOML_NAME:  # one value, or several of them
+            origin = get_origin(several[0])
+            if isinstance(value, list if origin is tuple else dict):
+                yield from self.check(several[0], value, path)
+            elif isinstance(value, bool if plain is bool else str):
+                yield from self.check(plain, value, path)
+            else:
+                both = f"{_TOML_NAME[plain]} or {_TOML_NAME[origin]}"
+                yield self.wrong_type(both, value, path, _EXAMPLES.get(plain, ""))
+        elif not isinstance(value, dict):
             yield self.wrong_type("a table", value, path)
-        elif "backend" not in value:
-            yield self.document.at_key(
-                path, "KCI102", f"`{path_text(path)}` lacks the key `backend`", one_of(tags)
-            )
-            known = sorted(
-                {"backend", *(key for part in parts for key in part.__struct_encode_fields__)}
-            )
-            for key in value:
-                if key not in known:
-                    yield self.unknown_key(key, path, known, value)
-        elif value["backend"] in list(tags):
-            yield from self.check_struct(tags[value["backend"]], value, path)
         else:
-            yield from self.check_choice(
-                value["backend"], (*path, "backend"), list(tags), "backend for a component"
-            )
+            tags = {str(part.__struct_config__.tag): part for part in parts}
+            tag = value.get("backend")
+            if tag in list(tags):
+                yield from self.check_struct(tags[tag], value, path)
+            elif "backend" in value:
+                kind = "backend for a component"
+                yield from self.check_choice(tag, (*path, "backend"), list(tags), kind)
+            else:
+                message = f"`{path_text(path)}` lacks the key `backend`"
+                yield self.document.at_key(path, "KCI102", message, one_of(tags))
+                known = sorted({key for part in parts for key in part.__struct_encode_fields__})
+                for key in value:
+                    if key not in known:
+                        yield self.unknown_key(key, path, known, value)
 
     def check_parsed(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         text = value if isinstance(value, str) else self.document.source(path)
         near = _NEAR[expected_type](text)
         if expected_type is Version and near.endswith(".0") and path[:2] == ("torch", "stable-abi"):
             near = ""  # that is KCI144
-        hint = f'write "{near}"' if near else "such as " + _EXAMPLES[expected_type]
+        hint = f'write "{near}"' if near else _EXAMPLES[expected_type]
         if not isinstance(value, str):
             yield self.wrong_type("a string", value, path, hint.replace("write ", "write it as "))
             return
@@ -235,19 +223,6 @@ class _Walk:
                 path, "KCI104", "a kernel dependency needs exactly one of `version` and `revision`"
             )
 
-    def check_several(self, shape: type, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        one, several, expected, hint = _SEVERAL[shape]
-        if isinstance(value, str):
-            yield from self.check_parsed(one, value, path)
-        elif not isinstance(value, several):
-            yield self.wrong_type(expected, value, path, hint)
-        else:
-            for key, element in value.items() if several is dict else enumerate(value):
-                if isinstance(key, str) and key not in _BACKENDS:
-                    yield self.unknown_key(key, path, _BACKENDS, value)
-                else:
-                    yield from self.check_parsed(one, element, (*path, key))
-
     def unknown_key(
         self, key: str, path: KeyPath, known: list[str], siblings: Container[str]
     ) -> Diagnostic:
@@ -272,7 +247,8 @@ class _Walk:
             message = f"`{key}` is in `[{table}]`, which does not name a system"
             hint = f"write it in `[{table}.x86_64-linux]`, or in the table of its system"
         else:
-            rule, message = "KCI320", f"`{key[:60]}` is not a {_KINDS[names.__name__]}"
+            rule = "KCI101" if path[0] == "torch" else "KCI320"
+            message = f"`{key[:60]}` is not a {_KINDS[names.__name__]}"
             hint = suggestion(key, known) or one_of(known)
         return self.document.at_key((*path, key), rule, message, hint)
 
@@ -314,9 +290,9 @@ _NEAR: dict[type, Callable[[str], str]] = {
 """Suggestions for values of a type."""
 
 _EXAMPLES: dict[type, str] = {
-    Version: '"2.12"',
-    KernelName: '"rms-norm"',
-    GitUrl: '"https://github.com/owner/name"',
+    Version: 'such as "2.12"',
+    KernelName: 'such as "rms-norm"',
+    GitUrl: 'such as "https://github.com/owner/name"',
 }
 
 
@@ -338,13 +314,11 @@ _ADD = {
 """Hints for missing keys, where an example helps."""
 
 
-_BACKENDS = [str(backend) for backend in Backend]
-
-_SEVERAL: dict[type, tuple[type, Any, str, str]] = {
-    StableAbi: (Version, dict, "a version or a table of backend to version", 'such as "2.11"'),
-    Upstream: (GitUrl, list, "a git URL, or a list of git URLs", ""),
+_SEVERAL: dict[type, Any] = {
+    StableAbi: Version | dict[Backend, Version],
+    Upstream: GitUrl | tuple[GitUrl, ...],
 }
-"""Types that one value can stand for, or several: of which type, and what messages say."""
+"""Types that one value can stand for, or several."""
 
 
 @cache

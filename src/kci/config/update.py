@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import io
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
 from kci.config.model import Build
-from kci.config.reader import BUILD_TOML, EDITION, NOARCH_KEYS, interpret, parse_kernel
-from kci.diagnostics import Span, finding
+from kci.config.reader import BUILD_TOML, EDITION, NOARCH_KEYS, Kernel, interpret, parse_kernel
+from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.utils.frozen import Frozen
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 class Update(Frozen):
@@ -33,18 +38,15 @@ class Update(Frozen):
         if not self.changes:
             return ""
         name = self.path.lstrip("/")
-        lines = difflib.unified_diff(
-            _lines(self.before), _lines(self.after), f"a/{name}", f"b/{name}"
+        # only a newline ends a line of a diff; `splitlines` knows more
+        before, after = (
+            io.StringIO(raw.decode("utf-8"), newline="\n").readlines()
+            for raw in (self.before, self.after)
         )
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in lines
+            for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
         )
-
-
-def _lines(raw: bytes) -> list[str]:
-    # only a newline ends a line of a diff; `splitlines` knows more
-    return [line for line in re.split(r"(?<=\n)", raw.decode("utf-8")) if line]
 
 
 def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Update:
@@ -52,38 +54,59 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) ->
 
     Raises FindingsError if it is invalid or older than edition 4.
     """
-    document = parse_document(raw, shown_as)
-    kernel = interpret(document, directory)
-    edits = Edits(document)
-    if kernel.edition == 4:
-        edits.add_edition()
-        _spread_stable_abi(edits, kernel.build)
-    _respell_noarch(edits)
-    after = edits.apply(raw.startswith(BOM))
-    if edits.changes:
+    kernel = interpret(parse_document(raw, shown_as), directory)
+    text, edits = kernel.document.text, list(_edits(kernel))
+    for start, end, new, _ in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    after = (BOM if raw.startswith(BOM) else b"") + text.encode("utf-8")
+    if edits:
         _verify(after, kernel.build, shown_as, max(EDITION, kernel.edition))
-    return Update(shown_as, raw, after, tuple(edits.changes))
+    return Update(shown_as, raw, after, tuple(change for *_, change in edits))
 
 
-def _spread_stable_abi(edits: Edits, build: Build) -> None:
-    if build.torch is None or build.torch.stable_abi is None:
-        return
-    _, value = edits.spans(("torch", "stable-abi"))
-    version = edits.text_at(value)
-    entries = ", ".join(
-        f"{backend} = {version}" for backend in dict.fromkeys(build.general.backends)
-    )
-    edits.replace(value, f"{{ {entries} }}" if entries else "{}", "`stable-abi` per backend")
+_Edit = tuple[int, int, str, str]
+"""Start and end in characters, the new text, and a phrase for the change."""
 
 
-def _respell_noarch(edits: Edits) -> None:
+def _edits(kernel: Kernel) -> Iterator[_Edit]:
+    document, build = kernel.document, kernel.build
+    if kernel.edition == 4:
+        yield _add_edition(document)
+        if build.torch is not None and build.torch.stable_abi is not None:
+            _, value = _nodes(document, ("torch", "stable-abi"))
+            backends, version = dict.fromkeys(build.general.backends), document.written(value)
+            entries = ", ".join(f"{backend} = {version}" for backend in backends)
+            spread = f"{{ {entries} }}" if entries else "{}"
+            yield value.start_byte, value.end_byte, spread, "`stable-abi` per backend"
     for name in NOARCH_KEYS:
-        if name in edits.document.data.get("torch-noarch", {}):
-            span, _ = edits.spans(("torch-noarch", name))
-            key, snake = edits.text_at(span), name.replace("-", "_")
-            edits.replace(
-                span, key.replace(name, snake) if name in key else snake, f"`{snake}` in snake_case"
-            )
+        if name in document.data.get("torch-noarch", {}):
+            node, _ = _nodes(document, ("torch-noarch", name))
+            key, snake = document.written(node), name.replace("-", "_")
+            respelled = key.replace(name, snake) if name in key else snake
+            yield node.start_byte, node.end_byte, respelled, f"`{snake}` in snake_case"
+
+
+def _nodes(document: Document, path: KeyPath) -> tuple[Node, Node]:
+    nodes = document.nodes(path)
+    if nodes is None:
+        raise _not_updatable(document.path)
+    return nodes
+
+
+_END_OF_LINE = re.compile(r"([ \t]*(?:#[^\n]*?)?)(\r?\n|\Z)")
+
+
+def _add_edition(document: Document) -> _Edit:
+    # in the style of the version key: own line, dotted, or inline table
+    key, value = _nodes(document, ("general", "version"))
+    text, at, new = document.text, value.end_byte, f", edition = {EDITION}"
+    if rest := _END_OF_LINE.match(text, at):
+        at, ending = rest.end(1), rest[2] or ("\r\n" if "\r\n" in text else "\n")
+        before = text[: key.start_byte].rpartition("\n")[2]
+        written = document.written(key)
+        own = written.replace("version", "edition") if "version" in written else "edition"
+        new = f"{ending}{before}{own}{text[key.end_byte : value.start_byte]}{EDITION}"
+    return at, at, new, f"`edition = {EDITION}`"
 
 
 def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
@@ -110,76 +133,6 @@ def _meaning(build: Build) -> str:
     return repr((replace(build, torch=torch), *map(build.stable_abi, build.general.backends)))
 
 
-class Edits:
-    """Collected edits of a document's text."""
-
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.lines = document.text.split("\n")
-        self.starts = [*accumulate((len(line) + 1 for line in self.lines), initial=0)]
-        self.changes: list[str] = []
-        self.edits: list[tuple[int, int, str]] = []
-
-    def spans(self, path: KeyPath) -> tuple[Span, Span]:
-        """Positions of key and value. Raises FindingsError (KCI114) without a syntax tree node."""
-        spans = self.document.spans(path)
-        if spans is None:
-            raise _not_updatable(self.document.path)
-        return spans
-
-    def offsets(self, span: Span) -> tuple[int, int]:
-        """Start and end in characters."""
-        return self.starts[span.line - 1] + span.column - 1, self.starts[
-            span.end_line - 1
-        ] + span.end_column - 1
-
-    def text_at(self, span: Span) -> str:
-        start, end = self.offsets(span)
-        return self.document.text[start:end]
-
-    def replace(self, span: Span, text: str, change: str) -> None:
-        self.edits.append((*self.offsets(span), text))
-        self.changes.append(change)
-
-    def add_edition(self) -> None:
-        """Add the edition in the style of the version key: own line, dotted, or inline table."""
-        key, value = self.spans(("general", "version"))
-        text = self.document.text
-        line_start, (key_start, key_end) = self.starts[key.line - 1], self.offsets(key)
-        value_start, value_end = self.offsets(value)
-        line_end = self.starts[value.end_line] - 1
-        rest = text[value_end:line_end].strip(" \t\r")
-        at, new = value_end, f", edition = {EDITION}"
-        if not rest or rest.startswith("#"):
-            prefix, old_key, equals = (
-                text[line_start:key_start],
-                text[key_start:key_end],
-                text[key_end:value_start],
-            )
-            new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
-            aligned = _align(equals, len(new_key) - len(old_key))
-            at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
-            last = self.lines[
-                min(value.end_line, len(self.lines) - 1) - 1
-            ]  # of the lines that have a line end
-            ending = "\r\n" if last.endswith("\r") else "\n"
-            new = f"{ending}{prefix}{new_key}{aligned}{EDITION}"
-        self.edits.append((at, at, new))
-        self.changes.append(f"`edition = {EDITION}`")
-
-    def apply(self, with_bom: bool) -> bytes:
-        """The edited document as bytes."""
-        text = self.document.text
-        for start, end, new in sorted(self.edits, reverse=True):
-            text = text[:start] + new + text[end:]
-        return (BOM if with_bom else b"") + text.encode("utf-8")
-
-
-def _align(equals: str, wider: int) -> str:
-    match = re.fullmatch(r"( +)(=.*)", equals, re.DOTALL)
-    return " " * max(1, len(match[1]) - wider) + match[2] if match and len(match[1]) > 1 else equals
-
-
 def write_update(path: Path, update: Update) -> None:
     """Replace a file atomically; a symbolic link stays.
 
@@ -187,19 +140,14 @@ def write_update(path: Path, update: Update) -> None:
     """
     from kci.utils.atomic import replacing
 
+    target = path.resolve()
     try:
-        target = path.resolve(strict=True)
         with replacing(target) as replacement:
             replacement.staging.write_bytes(update.after)
             shutil.copymode(target, replacement.staging)
             if target.read_bytes() != update.before:
                 raise FindingsError("the file changed while it was being updated")
             replacement.commit()
-    except (OSError, FindingsError) as error:
-        message = (
-            error.message
-            if isinstance(error, FindingsError)
-            else f"cannot be written: {error.strerror or error}"
-        )
+    except FindingsError as error:
         hint = "the file is unchanged; fix the cause and run `kci update` again"
-        raise refuse(finding("KCI115", message, update.path, hint=hint)) from None
+        raise refuse(finding("KCI115", error.message, update.path, hint=hint)) from None

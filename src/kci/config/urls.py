@@ -164,17 +164,18 @@ def _good_label(label: str) -> bool:
     )
 
 
+_NUMBER = re.compile("0[xX]0*([0-9a-fA-F]{0,12})|0+([0-7]{0,12})|([1-9][0-9]{0,12})")
+
+
 def _is_ipv4(pieces: list[str]) -> bool:
-    if len(pieces) > 4:
-        return False
     numbers = []
     for piece in pieces:
-        base = 16 if piece[:2] in ("0x", "0X") else 8 if len(piece) > 1 and piece[0] == "0" else 10
-        digits = piece[2:] if base == 16 else piece
-        if not piece or len(digits.lstrip("0")) > 12 or not re.fullmatch(r"[0-9a-fA-F]*", digits):
+        match = _NUMBER.fullmatch(piece)
+        if match is None:
             return False
-        try:
-            numbers.append(int(digits.lstrip("0") or "0", base))
-        except ValueError:
-            return False
-    return all(number < 256 for number in numbers[:-1]) and numbers[-1] < 256 ** (5 - len(numbers))
+        base = {1: 16, 2: 8}.get(match.lastindex or 0, 10)
+        numbers.append(int(match[match.lastindex or 0] or "0", base))
+    *first, last = numbers
+    return (
+        len(first) < 4 and all(number < 256 for number in first) and last < 256 ** (4 - len(first))
+    )

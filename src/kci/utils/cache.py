@@ -158,9 +158,8 @@ _TICK_NS = 3_000_000_000
 _FINE_TICK_NS = 20_000_000
 """On file systems with nanoseconds: Linux updates its clock 100 times a second or more."""
 _COARSE_NS = 1_000_000
-_KEPT = 64
 _MAX_BYTES = 256 * 1024 * 1024
-_MAX_ENTRIES = 200_000
+"""A larger record is begun anew."""
 
 
 _T = TypeVar("_T")
@@ -187,7 +186,6 @@ class StatCache:
         self._root = os.path.realpath(root)
         name = hashlib.sha256(self._root.encode(errors="surrogateescape")).hexdigest()[:16]
         self._path = place / f"{name}.msgpack"
-        self._used: set[str] = set()
         self._changed = False
 
     def digest(self, place: str) -> str:
@@ -206,7 +204,7 @@ class StatCache:
         an equal value.
         """
         result = None
-        with suppress(ValueError):
+        with suppress(OSError, ValueError):  # `find` reports an unreadable file
             key = _key(inputs())
             cached_key, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
             if cached_key == key:
@@ -219,15 +217,11 @@ class StatCache:
 
     def get(self, path: str, now: os.stat_result) -> str | None:
         entry = self._kept.entries.get(path)
-        if entry is None or entry.seen != _stat_key(now):
-            return None
-        self._used.add(path)
-        return entry.digest
+        return entry.digest if entry is not None and entry.seen == _stat_key(now) else None
 
     def put(self, path: str, before: os.stat_result, after: os.stat_result, digest: str) -> None:
         """Remember a digest, unless the file changed during or just before the reading."""
         if _stat_key(before) == _stat_key(after) and _at_rest_ns(before) < time.time_ns():
-            self._used.add(path)
             self._kept.entries[path] = _CachedDigest(_stat_key(before), digest)
             self._changed = True
 
@@ -253,21 +247,10 @@ class StatCache:
 
     def save(self) -> None:
         """Write the record; a failure only costs time in the next run."""
-        if not self._changed:
-            return
-        kept = self._kept
-        if len(kept.entries) > _MAX_ENTRIES:
-            kept = _CacheFile(
-                SCHEMA, self._root, {path: kept.entries[path] for path in self._used}, {}
-            )
-        with suppress(OSError, ValueError, KciError):
-            write_atomic(self._path, msgspec.msgpack.encode(kept))
-            oldest = sorted(
-                self._path.parent.glob("*.msgpack"), key=lambda path: path.stat().st_mtime_ns
-            )[:-_KEPT]
-            for path in oldest:
-                path.unlink(missing_ok=True)
-            self._changed = False
+        if self._changed:
+            with suppress(OSError, ValueError, KciError):
+                write_atomic(self._path, msgspec.msgpack.encode(self._kept))
+                self._changed = False
 
 
 def _key(value: object) -> str:

@@ -178,25 +178,21 @@ def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | No
     if entry is None or not entry.mode.startswith("100"):
         return None
     size = run_git(directory, "cat-file", "-s", entry.id)
-    return (
-        read_objects(directory, [entry.id]).get(entry.id)
-        if size is not None and int(size) <= limit
-        else None
-    )
+    fits = size is not None and int(size) <= limit
+    return read_objects(directory, [entry.id]).get(entry.id) if fits else None
 
 
 def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]:
     """The content of blobs by id; missing ones are left out, as in a partial clone."""
     contents: dict[str, bytes] = {}
-    for start in range(0, len(identities), _AT_ONCE):
-        batch = "".join(f"{identity}\n" for identity in identities[start : start + _AT_ONCE])
-        output, at = run_git(directory, "cat-file", "--batch", stdin=batch.encode()) or b"", 0
-        while at < len(output):
-            head, at = output[at : (end := output.index(b"\n", at))].split(b" "), end + 1
-            if head[1] == b"blob":
-                size = int(head[2])
-                contents[head[0].decode()] = output[at : at + size]
-                at += size + 1
+    batch = "".join(f"{identity}\n" for identity in identities)
+    output, at = run_git(directory, "cat-file", "--batch", stdin=batch.encode()) or b"", 0
+    while at < len(output):
+        head, at = output[at : (end := output.index(b"\n", at))].split(b" "), end + 1
+        if head[1] == b"blob":
+            size = int(head[2])
+            contents[head[0].decode()] = output[at : at + size]
+            at += size + 1
     return contents
 
 

@@ -280,7 +280,7 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
         f"{CHECKING}    from .gone import x",
         "from .sub import __doc__, x",
         "name = 1\nfrom .__init__ import name",
-        "import sys\nif sys.version_info >= (3, 99):\n    from .gone import x",
+        "import sys\nif sys.version_info >= (3, 9):\n    from .gone import x",
     ],
 )
 def test_a_relative_import_that_works_or_need_not(tmp_path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ from msgspec import Meta
 from kci.config.discovery import companion
 from kci.config.reader import BUILD_TOML, Kernel
 from kci.config.sources import card_child
+from kci.config.sources.imports import last_name
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.utils.bounded_json import decode_json, read_bounded
@@ -75,48 +76,41 @@ def render_card(kernel: Kernel) -> Card:
     try:
         if not Path(os.path.realpath(template)).is_relative_to(os.path.realpath(template.parent)):
             raise ValueError("it is a link that leads out of the kernel")
-        answer = _ask(
-            text=read_bounded(template, MAX_BYTES).decode("utf-8"), values=values, most=MAX_BYTES
+        question = {
+            "text": read_bounded(template, MAX_BYTES).decode("utf-8"),
+            "values": values,
+            "most": MAX_BYTES,
+            "seconds": SECONDS,
+            "path": list(filter(None, sys.path)),
+        }
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", card_child.__file__],
+            input=msgspec.json.encode(question),
+            capture_output=True,
+            timeout=12 * SECONDS,
+            check=True,
         )
-    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        answer = decode_json(done.stdout, _Answer)
+    except subprocess.SubprocessError:
         message = f"it does not end within {SECONDS} seconds, or takes more memory than a card may"
-        message = (
-            message if isinstance(error, subprocess.SubprocessError) else f"cannot read it: {error}"
-        )
         answer = _Answer(findings=(("KCI775", message, 0),))
-    shown = str(template)
-    found = [
-        (rule, text[:300], Span(line, 1, line, 2) if line else None)
+    except (OSError, ValueError) as error:
+        answer = _Answer(findings=(("KCI775", f"cannot read it: {error}", 0),))
+    found = (
+        finding(rule, text[:300], template, span=Span(line, 1, line, 2) if line else None)
         for rule, text, line in answer.findings
-    ]
-    return Card(
-        answer.text, tuple(finding(rule, text, shown, span=span) for rule, text, span in found)
     )
-
-
-def _ask(**question: Any) -> _Answer:
-    sent = msgspec.json.encode(
-        question | {"seconds": SECONDS, "path": list(filter(None, sys.path))}
-    )
-    command = [sys.executable, "-I", "-S", card_child.__file__]
-    done = subprocess.run(
-        command, input=sent, capture_output=True, timeout=12 * SECONDS, check=True
-    )
-    return decode_json(done.stdout, _Answer)
+    return Card(answer.text, tuple(found))
 
 
 def _exported(kernel: Kernel) -> list[str]:
     for node in _statements(kernel, "torch-ext/{}/__init__.py", "tvm-ffi-ext/{}/__init__.py"):
         match node:
-            case ast.Assign(targets=targets, value=ast.List(elts=parts)):
-                names = [
-                    part.value
-                    for part in parts
-                    if isinstance(part, ast.Constant) and isinstance(part.value, str)
-                ]
-                if names and any(
-                    isinstance(target, ast.Name) and target.id == "__all__" for target in targets
-                ):
+            case ast.Assign(targets=targets, value=ast.List(elts=parts)) if "__all__" in map(
+                last_name, targets
+            ):
+                values = [part.value for part in parts if isinstance(part, ast.Constant)]
+                if names := [value for value in values if isinstance(value, str)]:
                     return names
     return []
 
@@ -128,9 +122,8 @@ def _layers(kernel: Kernel) -> list[str]:
 
 def _statements(kernel: Kernel, *places: str) -> Iterator[ast.stmt]:
     # of the first file that exists; none if it does not parse, which another rule reports
-    files = (
-        Path(kernel.directory) / place.format(python_name(kernel.build.name)) for place in places
-    )
+    name = python_name(kernel.build.name)
+    files = (Path(kernel.directory) / place.format(name) for place in places)
     file = next((file for file in files if file.exists()), None)
     try:
         yield from ast.parse(read_bounded(file)).body if file is not None else ()

@@ -64,15 +64,18 @@ class ImportSite(Frozen):
 class PackageModule(Frozen):
     """A Python file of a package."""
 
-    name: str
-    """Dotted, relative to the package; empty for the package's `__init__.py`."""
-    package: bool
-    """True for an `__init__.py`."""
+    path: str
+    """Relative to the package."""
     sites: tuple[ImportSite, ...]
     names: frozenset[str]
-    """Names that it may bind; `*` if others too."""
+    """Names in it, whether bound or used."""
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
+
+    @property
+    def name(self) -> str:
+        """Dotted, relative to the package; empty for the package's `__init__.py`."""
+        return module_name(self.path)
 
 
 def module_name(path: str) -> str:
@@ -87,10 +90,16 @@ def module_name(path: str) -> str:
 def read_module(path: str, tree: ast.Module) -> PackageModule:
     """Extract a file's imports."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
-    package = path.rpartition("/")[2] == "__init__.py"
-    return PackageModule(
-        module_name(path), package, sites, _bound(tree, package=package), _registered(tree)
-    )
+    fields = ("id", "name", "asname", "attr")
+    names = (str(getattr(node, field, "")) for node in ast.walk(tree) for field in fields)
+    first = frozenset(name.partition(".")[0] for name in names)
+    return PackageModule(path, sites, first, _registered(tree))
+
+
+_DYNAMIC = frozenset(
+    ("*", "__dict__", "__getattr__", "exec", "globals", "locals", "modules", "setattr", "vars")
+)
+"""Names with which a module may bind others."""
 
 
 class ImportGraph:
@@ -128,22 +137,20 @@ class ImportGraph:
             return []
         return [base, *(name for item in site.names if (name := _join(base, item)) in self._known)]
 
-    def import_problem(self, module: PackageModule, site: ImportSite) -> str | None:
-        """The reason why a relative import fails; None if it may work."""
+    def import_problem(self, module: PackageModule, site: ImportSite) -> str:
+        """The reason why a relative import fails; empty if it may work."""
         if (base := resolve(module, site)) is None:
             return f"{'.' * site.level}{site.module} is beyond the package"
         if base not in self._known:
             return f"there is no module {base}"
         owner = self.modules.get(base)
-        if owner is None or "*" in {*owner.names, *site.names}:
-            return None
-        unbound = (
-            name
-            for name in site.names
-            if name not in owner.names and not re.fullmatch("__.*__", name)
-        )
-        lacking = [name for name in unbound if _join(base, name) not in self._known]
-        return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
+        if owner is None or _DYNAMIC & {*owner.names, *site.names}:
+            return ""
+        bound = frozenset[str]() if owner is module and not site.module else owner.names
+        lacking = (name for name in site.names if not re.fullmatch("__.*__", name))
+        absent = (name for name in lacking if name not in bound)
+        name = next((name for name in absent if _join(base, name) not in self._known), "")
+        return name and f"{base or 'the package'} has no {name}"
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
@@ -151,7 +158,7 @@ def resolve(module: PackageModule, site: ImportSite) -> str | None:
     absolute.
     """
     parts = [*filter(None, module.name.split("."))]
-    stays = len(parts) - site.level + module.package
+    stays = len(parts) - site.level + (PurePosixPath(module.path).stem == "__init__")
     if not site.level or stays < 0:
         return None
     base = [*parts[:stays], *filter(None, site.module.split("."))]
@@ -179,14 +186,13 @@ def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator
                 imported = tuple(alias.name for alias in names)
                 yield ImportSite(module or "", imported, level, reach, guarded, node_span(node))
             case _:
-                for inner, holds, caught in _blocks(node):
-                    if holds is not False:
-                        within = reach if holds else min(reach, Reach.PERHAPS)
+                for inner, runs, caught in _blocks(node):
+                    if within := min(reach, runs):
                         yield from _sites(inner, within, guarded=guarded or caught)
 
 
-_Block = tuple[list[ast.stmt], bool | None, bool]
-"""Statements, if they run (None: perhaps), if a failed import in them is caught."""
+_Block = tuple[list[ast.stmt], Reach, bool]
+"""Statements, if they run, if a failed import in them is caught."""
 
 
 def _blocks(node: ast.stmt) -> list[_Block]:
@@ -200,51 +206,38 @@ def _blocks(node: ast.stmt) -> list[_Block]:
                 _catches_import(kind.elts if isinstance(kind, ast.Tuple) else [kind])
                 for kind in kinds
             )
-            certain = None if caught else True
-            later: list[_Block] = [(handler.body, None, False) for handler in handlers]
-            return [(tried, certain, caught), *later, (other, certain, False), (final, True, False)]
+            runs = Reach.PERHAPS if caught else Reach.LOADED
+            later: list[_Block] = [(handler.body, Reach.PERHAPS, False) for handler in handlers]
+            last = [(other, runs, False), (final, Reach.LOADED, False)]
+            return [(tried, runs, caught), *later, *last]
         case ast.With(items=items, body=inner):
             calls = (item.context_expr for item in items if isinstance(item.context_expr, ast.Call))
             caught = any(
                 last_name(call.func) == "suppress" and _catches_import(call.args) for call in calls
             )
-            return [(inner, None if caught else True, caught)]
+            return [(inner, Reach.PERHAPS if caught else Reach.LOADED, caught)]
         case ast.ClassDef(body=inner):
-            return [(inner, True, False)]
+            return [(inner, Reach.LOADED, False)]
         case _:  # a function, loop or match
             parts = (node, *getattr(node, "cases", ()))
-            return [
-                ([*getattr(part, name, ())], None, False)
-                for part in parts
-                for name in ("body", "orelse")
-            ]
+            bodies = (getattr(part, name, []) for part in parts for name in ("body", "orelse"))
+            return [(body, Reach.PERHAPS, False) for body in bodies]
 
 
-def _negated(holds: bool | None) -> bool | None:
-    return None if holds is None else not holds
+def _negated(holds: Reach) -> Reach:
+    return Reach(Reach.LOADED - holds)
 
 
-def _holds(test: ast.expr) -> bool | None:
+def _holds(test: ast.expr) -> Reach:
     match test:
         case ast.Constant(value=value):
-            return bool(value)
+            return Reach.LOADED if value else Reach.NEVER
         case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
-            return False
+            return Reach.NEVER
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             return _negated(_holds(inner))
-        case ast.Compare(
-            left=ast.Attribute(attr="version_info"),
-            ops=[ast.GtE() | ast.Gt()],
-            comparators=[ast.Tuple(elts=parts)],
-        ):
-            numbers = [
-                part.value
-                for part in parts
-                if isinstance(part, ast.Constant) and isinstance(part.value, int)
-            ]
-            return True if numbers and tuple(numbers) <= python_table().loader else None
         case _:
-            return None
+            return Reach.PERHAPS
 
 
 _IMPORT_FAILURES = frozenset(
@@ -264,56 +257,15 @@ def _catches_import(kinds: Iterable[ast.expr | None]) -> bool:
     return any(kind is None or last_name(kind) in _IMPORT_FAILURES for kind in kinds)
 
 
-def _bound(tree: ast.Module, *, package: bool) -> frozenset[str]:
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case (
-                ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-            ):
-                bound.add("*" if name == "__getattr__" else name)
-            case ast.ImportFrom(module=None, level=1, names=names) if package:
-                # An import from itself adds only renamed names.
-                bound |= {alias.asname for alias in names if alias.asname not in (None, alias.name)}
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                bound |= {alias.asname or alias.name.partition(".")[0] for alias in names}
-            case (
-                ast.Name(id="globals" | "vars" | "exec" | "setattr" | "locals")
-                | ast.Attribute(attr="modules" | "__dict__")
-            ):
-                bound.add("*")
-            case (
-                ast.Name(id=name, ctx=ast.Store())
-                | ast.MatchAs(name=str(name))
-                | ast.MatchStar(name=str(name))
-            ):
-                bound.add(name)
-    return frozenset(bound)
-
-
 def _registered(tree: ast.Module) -> frozenset[str]:
-    # `sys.modules["name"] = ...` and `sys.modules.setdefault("name", ...)`
+    # the texts of statements about `sys.modules`
     registered: set[str] = set()
-    for node in tree.body:
-        match node:
-            case (
-                ast.Assign(
-                    targets=[
-                        ast.Subscript(
-                            value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name))
-                        )
-                    ]
-                )
-                | ast.Expr(
-                    value=ast.Call(
-                        func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="setdefault"),
-                        args=[ast.Constant(value=str(name)), _],
-                    )
-                )
-            ):
-                registered.add(name)
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.Expr):
+            nodes = list(ast.walk(statement))
+            if any(isinstance(node, ast.Attribute) and node.attr == "modules" for node in nodes):
+                texts = (node.value for node in nodes if isinstance(node, ast.Constant))
+                registered.update(text for text in texts if isinstance(text, str))
     return frozenset(registered)
 
 

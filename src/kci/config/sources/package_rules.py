@@ -16,13 +16,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import chain
+from operator import eq
 from pathlib import Path
 from typing import TypeGuard
 
 from kci.config.discovery import RepositorySettings, companion, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
-from kci.config.reader import Kernel
+from kci.config.reader import BUILD_TOML, Kernel
 from kci.config.sources.card import card_files, render_card
 from kci.config.sources.imports import (
     ImportGraph,
@@ -39,6 +41,7 @@ from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding, placed
 from kci.errors import FindingsError
+from kci.utils.bounded_json import read_bounded
 from kci.utils.cache import StatCache
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
@@ -70,24 +73,17 @@ class Package(Frozen):
 
     name: str
     """Importable as the package itself."""
-    allowed: frozenset[str]
-    """Importable modules besides the standard library."""
-    lacking: dict[str, tuple[str, ...]] = {}
-    """Allowed modules that some backends lack, with these backends."""
+    lacking: dict[str, tuple[str, ...]]
+    """The importable modules besides the standard library, each with the backends that lack it."""
 
     def allows(self, module: str) -> bool:
-        """True for an allowed module and for its submodules."""
-        return not self.allowed.isdisjoint(with_parents(module))
+        """True for an importable module and for its submodules."""
+        return not self.lacking.keys().isdisjoint(with_parents(module))
 
     def backends_without(self, modules: Iterable[str]) -> str:
-        """The backends that lack one of some allowed modules, in words."""
-        tops = (
-            next((name for name in with_parents(module) if name in self.allowed), "")
-            for module in modules
-        )
-        return ", ".join(
-            sorted({backend for name in tops for backend in self.lacking.get(name, ())})
-        )
+        """The backends that lack one of some importable modules, in words."""
+        tops = (next(filter(self.lacking.get, with_parents(module)), "") for module in modules)
+        return ", ".join(sorted({name for top in tops for name in self.lacking.get(top, ())}))
 
 
 def make_package(
@@ -96,26 +92,22 @@ def make_package(
     """Describe the package of a kernel; `depends` has `python-depends` names with their
     backends.
     """
-    table = provided_table()
-    allowed = {"tvm_ffi"} if tvm_ffi else set[str]()
-    allowed.update(*table.modules.values())
-    names = tuple(map(str, backends))
-    only = defaultdict(set, {module: set(having) for module, having in table.only.items()})
+    table, names = provided_table(), tuple(map(str, backends))
+    having = defaultdict(set, {module: set(some) for module, some in table.only.items()})
     for backend in names:
         for module in table.backends.get(backend, ()):
-            only[module].add(backend)
+            having[module].add(backend)
     for depend, backend in depends:
         package = depends_table().lookup(depend, backend)
         for module in (*package.imports, *table.depends.get(depend, ())) if package else ():
-            only[module].update([backend] if backend else names)
+            having[module].update([backend] if backend else names)
+    for module in chain(*table.modules.values(), ["tvm_ffi"] if tvm_ffi else ()):
+        having[module].update(names)
     lacking = {
-        module: tuple(item for item in names if item not in having)
-        for module, having in only.items()
+        module: tuple(backend for backend in names if backend not in some)
+        for module, some in sorted(having.items())
     }
-    kept = {
-        module: without for module, without in lacking.items() if without and module not in allowed
-    }
-    return Package(python_name(name), frozenset(allowed | only.keys()), kept)
+    return Package(python_name(name), lacking)
 
 
 def check_package(
@@ -124,7 +116,7 @@ def check_package(
     """Yield the findings about a package, with paths in it; `generated` lists the build's
     modules.
     """
-    modules: list[tuple[str, PackageModule]] = []
+    modules: list[PackageModule] = []
     others = set(generated)
     for item in _own(files):
         if item.name.endswith((".py", *_NATIVE)):
@@ -133,12 +125,9 @@ def check_package(
             continue
         where = item.name
         try:
-            with item.path.open("rb") as file:
-                text = file.read(MAX_BYTES + 1)
-            if len(text) > MAX_BYTES:
-                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+            text = read_bounded(item.path, MAX_BYTES)
             tree = _tree(text)
-            modules.append((where, read_module(item.name, tree)))
+            modules.append(read_module(where, tree))
             if item.name != f"{OPS}.py" and any(
                 word in text for word in _OF_OPS
             ):  # most files have none
@@ -153,9 +142,7 @@ def check_package(
             yield finding(
                 "KCI770", f"it does not parse: {str(error) or type(error).__name__}", where
             )
-    yield from _check_imports(
-        ImportGraph((module for _, module in modules), others), modules, package
-    )
+    yield from _check_imports(modules, ImportGraph(modules, others), package)
 
 
 def _own(files: Iterable[Entry]) -> list[Entry]:
@@ -180,22 +167,19 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
         with suppress(
             OSError, ValueError, SyntaxError, RecursionError, MemoryError
         ):  # running them says it
-            text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
+            text = read_bounded(Path(file), MAX_BYTES)
             nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
         for call in (node for node in nodes if isinstance(node, ast.Call)):
-            given = {key.arg: key.value for key in call.keywords} | dict(
-                zip(["repo_id"], call.args, strict=False)
-            )
+            given: dict[str | None, ast.expr] = dict(zip(["repo_id"], call.args, strict=False))
+            given |= {key.arg: key.value for key in call.keywords}
             match given.get("repo_id"), given.get("version"):
                 case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) as place if (
-                    asked != version
+                    asked != version and name.rpartition("/")[2] in own
                 ):
-                    if name.rpartition("/")[2] in own:
-                        message = (
-                            f"it loads version {asked} of {name}, and build.toml has version "
-                            f"{version}"
-                        )
-                        yield finding("KCI783", message, shown, span=node_span(place))
+                    message = (
+                        f"it loads version {asked} of {name}, and build.toml has version {version}"
+                    )
+                    yield finding("KCI783", message, shown, span=node_span(place))
 
 
 def _tree(text: bytes) -> ast.Module:
@@ -230,13 +214,11 @@ _STARRED = re.compile(rb"[\[,:](?:\s|\\|#[^\n]*\n)*\*(?!\s*[*,)])")
 def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
     match node:
         case ast.Subscript(slice=ast.Tuple(elts=[first, *_] as parts) as index):
-            # In parentheses it is old syntax; its span is larger than its parts.
-            ends = (index.end_lineno, index.end_col_offset) == (
-                parts[-1].end_lineno,
-                parts[-1].end_col_offset,
-            )
-            begins = (index.lineno, index.col_offset) == (first.lineno, first.col_offset)
-            return (begins or ends) and any(isinstance(part, ast.Starred) for part in parts)
+            # in parentheses it is old syntax, and larger than its parts
+            own = (index.lineno, index.col_offset), (index.end_lineno, index.end_col_offset)
+            last = parts[-1]
+            inner = (first.lineno, first.col_offset), (last.end_lineno, last.end_col_offset)
+            return any(map(eq, own, inner)) and any(isinstance(part, ast.Starred) for part in parts)
         case ast.arg(annotation=ast.Starred()):
             return True
         case _:
@@ -244,12 +226,13 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
 
 
 def _check_imports(
-    graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package
+    modules: Iterable[PackageModule], graph: ImportGraph, package: Package
 ) -> Iterator[Diagnostic]:
     gaps: dict[str, Diagnostic] = {}
-    sites = ((where, module, site) for where, module in modules for site in module.sites)
-    for where, module, site in sites:
+    sites = ((module, site) for module in modules for site in module.sites)
+    for module, site in sites:
         reach, top = min(graph.reach[module.name], site.reach), site.module.partition(".")[0]
+        where = module.path
         loaded = reach is Reach.LOADED
         if site.level:
             reason = graph.import_problem(module, site)
@@ -280,15 +263,12 @@ def _check_imports(
 
 
 def _foreign(site: ImportSite, package: Package, where: str, *, loaded: bool) -> Diagnostic:
-    inside = site.module.partition(".")
-    if inside[0] == package.name:
-        hint = f"import relatively: `from .{inside[2]} import ...`"
+    top, _, inside = site.module.partition(".")
+    if top == package.name:
+        hint = f"import relatively: `from .{inside} import ...`"
     else:
         tables = depends_table()
-        known = [
-            *sorted(tables.general),
-            *sorted({name for own in tables.backends.values() for name in own}),
-        ]
+        known = dict.fromkeys([*sorted(tables.general), *sorted(chain(*tables.backends.values()))])
         late = "say why it may be absent in [[lint.ignore]] of kci.toml"
         late = "import it in the function that needs it" if loaded else late
         hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
@@ -332,7 +312,7 @@ def source_findings(
 def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Diagnostic]:
     """Yield the findings about a kernel's sources; `seen` caches findings of unchanged files."""
     build, kernel_dir = kernel.build, Path(kernel.directory)
-    prefix = "" if kernel.directory == "." else f"{kernel.directory.rstrip('/')}/"
+    prefix = kernel.document.path.removesuffix(BUILD_TOML)
     tvm_ffi = build.framework_name == "tvm-ffi"
     name = python_name(build.name)
     relative = f"{'tvm-ffi-ext' if tvm_ffi else 'torch-ext'}/{name}"
@@ -356,43 +336,40 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         return
     listed = [(prefix + name, file) for name, file in _source_paths(kernel_dir, build)]
     base = os.path.realpath(root)
-    together = [sorted(prefix + name for name in names) for names in _variants(build)]
-    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
-    every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
-    paths = sorted(companion(kernel_dir, TESTS).rglob("*.py"))
-    tests = [(path.as_posix(), os.path.realpath(path)) for path in paths if path.is_file()]
+    # the sources of one component of each backend are compiled together, with the binding's
+    binding = set(build.torch.src if build.torch else ())
+    together = [
+        sorted(
+            prefix + name
+            for name in binding.union(*(part.src for part in build.components(backend).values()))
+        )
+        for backend in build.general.backends
+    ]
+    cards, tests = (
+        [(file.as_posix(), os.path.realpath(file)) for file in files if file.is_file()]
+        for files in (card_files(kernel), sorted(companion(kernel_dir, TESTS).rglob("*.py")))
+    )
+
+    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed, *cards]
+
+    def state() -> object:
+        files = [(path, seen.digest(file)) for path, file in (*every, *tests)] if seen else ()
+        return checker_version(), package, build.general.version, build.general.hub, together, files
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         unfetched = "it is a pointer of Git LFS, and not the file"
+        cpp = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
         return [
             *(finding("KCI732", unfetched, path, hint=FETCH_LFS) for path in pointers),
             *_names(own, where),
             *placed(check_package(own, package, (OPS,)), where),
             *_check_tests(tests, build),
-            *check_cpp(
-                [(file, path) for path, file in listed if path.endswith(SUFFIXES)], together
-            ),
+            *check_cpp(cpp, together),
             *render_card(kernel).findings,
         ]
 
-    if seen is not None:
-        with suppress(OSError):  # the check reports the unreadable file
-
-            def state() -> object:
-                files = [(path, seen.digest(file)) for path, file in (*every, *tests)]
-                return (
-                    checker_version(),
-                    package,
-                    build.general.version,
-                    build.general.hub,
-                    together,
-                    files,
-                )
-
-            yield from seen.answer(where, state, list[Diagnostic], check)
-            return
-    yield from check()
+    yield from seen.answer(where, state, list[Diagnostic], check) if seen else check()
 
 
 def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
@@ -408,25 +385,13 @@ def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
             )
 
 
-def _variants(build: Build) -> Iterator[set[str]]:
-    # the sources of one component of each backend are compiled together, with those of the binding
-    binding = {*(build.torch.src if build.torch else ())}
-    for backend in build.general.backends:
-        yield binding.union(*(part.src for part in build.components(backend).values()))
-
-
 def _source_paths(kernel_dir: Path, build: Build) -> Iterator[tuple[str, str]]:
-    root, real = os.path.realpath(kernel_dir), cache(os.path.realpath)
-    listed = {
-        *(build.torch.src if build.torch else ()),
-        *(build.tvm_ffi.src if build.tvm_ffi else ()),
-    }
-    for name in sorted(listed.union(*(component.src for component in build.kernel.values()))):
-        folder, _, base = f"{root}/{name}".rpartition("/")
+    root, tables = (
+        os.path.realpath(kernel_dir),
+        [build.torch, build.tvm_ffi, *build.kernel.values()],
+    )
+    for name in sorted({name for table in tables if table for name in table.src}):
         with suppress(OSError, ValueError):
-            place = f"{real(folder)}/{base}"  # a realpath of each file costs ten times as much
-            if stat.S_ISLNK(mode := os.lstat(place).st_mode):
-                place = real(place)
-                mode = os.lstat(place).st_mode
-            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
+            place = os.path.realpath(f"{root}/{name}")
+            if stat.S_ISREG(os.lstat(place).st_mode) and place.startswith(f"{root}/"):
                 yield name, place
