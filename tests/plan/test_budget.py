@@ -52,7 +52,7 @@ def test_minutes_and_money_add_up() -> None:
     ("minutes", "pool", "expected"),
     [
         ([], OWN, (0, 0)), ([7], OWN, (1, 7)), ([5, 5, 5], OWN, (2, 10)),
-        ([9, 5, 4], OWN, (2, 9)), ([3, 3, 2, 2, 2], OWN, (3, 7)),
+        ([4, 5, 9], OWN, (2, 9)), ([3, 3, 2, 2, 2], OWN, (3, 7)),
         ([5] * 100, Pool("", None), (1, 5)),
     ],
 )  # fmt: skip

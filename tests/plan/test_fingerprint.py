@@ -40,6 +40,7 @@ from kci.plan.fingerprint import (
     builder,
     configuration,
     packaging_facts,
+    unchanged_variants,
 )
 from kci.plan.legs import toolchain_of
 from kci.plan.planning import PlanRequest, plan_run
@@ -310,6 +311,12 @@ def test_a_builder_that_may_look_at_any_file_counts_all(norm: Path, catalog: Cat
     assert all_of_it() == usual
     write("flake.lock")(norm)
     assert all_of_it() != usual
+
+
+def test_only_equal_fingerprints_are_skipped() -> None:
+    now = {("k", "a"): "1" * 64, ("k", "b"): "2" * 64, ("other", "a"): "1" * 64}
+    known = {("k", name): value * 64 for name, value in (("a", "1"), ("b", "3"), ("c", "4"))}
+    assert list(unchanged_variants(now, known)) == [("k", "a")]
 
 
 def test_a_release_builds_what_a_change_touches_and_plans_all(norm: Path) -> None:

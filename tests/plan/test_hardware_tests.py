@@ -135,6 +135,8 @@ def test_what_has_not_passed_so_is_tested_where_it_is(
     assert [(test.name, test.run) for test in found] == [("cuda-x86_64-linux", run) for run in runs]
     (built,) = plan_tests([KERNEL], [leg("torch-cuda")], on("gpu"), TESTS, trees)
     assert built.run == "", "what is built is tested as it is merged"
+    unknown = {"k": CarriedTree("41", DIGESTS, {"cuda-x86_64-linux": UNKNOWN})}
+    assert plan_tests([KERNEL], [], on("gpu"), {}, unknown), "of unknown tests none has passed"
 
 
 def test_what_a_tree_has_beyond_the_plan_is_tested_where_it_may_be_published() -> None:

@@ -200,6 +200,12 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.rule("KCI328", triggers=True)
+def test_a_name_that_no_tier_can_have() -> None:
+    (found,) = lint('[tiers."a b"]\nbase = "release"\n')
+    assert (found.rule, found.line) == ("KCI328", 1)
+
+
 @pytest.mark.rule("KCI330", triggers=True)
 @pytest.mark.parametrize(
     "text", [f"{table}\n{key}\n" for table, keys in IMPOSSIBLE.items() for key in keys]
@@ -230,7 +236,7 @@ _CRON = {
     "": "17 4 * * 1|*/15 * * * *|0 0 1,15 * MON-FRI|5 4 * jan-mar sun|0-59/5 0 * * 0|0 3 * * 7|"
         "20/15 * * * *|0 0 29 2 *|0 0 30 feb,apr *|0 0 31 2 mon|59 0,22 * * *",
     "five fields, such as": "|* * * *|* * * * * *|@daily|\N{ARABIC-INDIC DIGIT THREE} * * * *",
-    "from 0 to 59 in": " * * * *|".join(["60", "5-1", "*/0", "a", "1-2-3", "-1 * * * *"]),
+    "from 0 to 59 in": " * * * *|".join(["60", "5-1", "5-60", "*/0", "a", "1-2-3", "-1 * * * *"]),
     "from 0 to 23 in '24'": "0 24 * * *",
     "from 1 to 31 in": "0 0 0 * *",
     "from 1 to 12 in": "0 0 * 13 *",

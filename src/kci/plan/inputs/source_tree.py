@@ -168,7 +168,7 @@ class SourceTree:
 
     def _directory(self, path: str, links: int) -> str | None:
         if path not in self._directories:
-            real = self._follow(path, links) if "\0" not in path else None
+            real = self._follow(path, links)
             known = real is not None and self.kind(real) is EntryKind.DIRECTORY
             self._directories[path] = real if known else None
         return self._directories[path]
