@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from kci.config.settings import KCI_TOML, Settings
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import Pool
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant
+from kci.plan.github_limits import caller_matrices
 from kci.plan.plan import KernelPlan, Leg, Plan, TestLeg
 from kci.tree.manifest import Manifest, Origin, Present
 
@@ -42,6 +44,12 @@ def parse_settings(raw: bytes) -> Settings:
 def plan(legs: Iterable[Leg], **keys: Any) -> Plan:
     """A plan of some legs."""
     return Plan(1, "release", (), tuple(legs), **keys)
+
+
+def works(made: Plan, *how: Any, **keys: Any) -> dict[str, Any]:
+    """What the caller job tells the workflow of each kernel."""
+    (caller,) = json.loads(caller_matrices(made, 1, *how, **keys))
+    return {entry["kernel"]: entry["work"] for entry in caller["include"]}
 
 
 def whole_plan(legs: Iterable[Leg]) -> Plan:

@@ -206,20 +206,16 @@ def sample(catalog: Catalog) -> tuple[Kernel, Variant]:
         {"kind": "stable-abi"}, {"name": "torch214-cxx11-cu130-x86_64-linux"},
     ],
 )  # fmt: skip
-def test_it_moves_with_the_row(catalog: Catalog, change: dict[str, object]) -> None:
+def test_it_moves_with_the_row_the_image_and_the_builder(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, change: dict[str, object]
+) -> None:
     kernel, variant = sample(catalog)
+    prints = Fingerprints(kernel)
     other = msgspec.structs.replace(variant, **change)
-    prints = {Fingerprints(kernel).fingerprint(item, IMAGE) for item in (variant, other)}
-    assert len(prints) == 2
-
-
-def test_it_moves_with_image_and_builder(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, variant = sample(catalog)
-    usual = Fingerprints(kernel).fingerprint(variant, IMAGE)
-    assert usual != Fingerprints(kernel).fingerprint(variant, "docker.io/some/image:2")
-    assert usual != Fingerprints(kernel).fingerprint(variant, "")
+    cases = ((variant, IMAGE), (other, IMAGE), (variant, "docker.io/some/image:2"), (variant, ""))
+    found = {prints.fingerprint(*case) for case in cases}
     monkeypatch.setattr(module, "builder", lambda: "another")
-    assert usual != Fingerprints(kernel).fingerprint(variant, IMAGE)
+    assert len(found | {prints.fingerprint(variant, IMAGE)}) == 5
 
 
 def test_an_image_that_a_variable_names_counts(catalog: Catalog) -> None:
@@ -255,13 +251,6 @@ def test_the_builder_is_known_by_its_version_and_its_code(
     data = next((tmp_path / "kci" / "builders" / "toolchains" / "data").iterdir())
     append(data.name, "\n# changed\n")(data.parent)
     assert again() != usual
-
-
-def test_arch_tables_are_part_of_it(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, variant = sample(catalog)
-    usual = configuration(kernel.build, variant)
-    monkeypatch.setattr(module, "component_archs", lambda *_: ("99.0",))
-    assert configuration(kernel.build, variant) != usual
 
 
 @pytest.mark.parametrize(("since", "built"), [(None, ("7.0", "8.0")), ("2026-09-17", ("8.0",))])

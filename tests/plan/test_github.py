@@ -17,7 +17,6 @@ from kci.plan.github_limits import (
     LEG_KEYS,
     MAX_OUTPUT_UNITS,
     artifact_problems,
-    caller_matrices,
     check_limits,
     github_matrix,
     only_hosted,
@@ -29,7 +28,7 @@ from kci.plan.github_limits import (
 from kci.plan.hardware_tests import CarriedTree, tree_under_test
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Leg, Plan, RunnerGroup, SkippedVariant
-from planning import hardware_leg, leg, plan, refused, whole_plan
+from planning import hardware_leg, leg, plan, refused, whole_plan, works
 
 
 def many(count: int, **keys: object) -> list[Leg]:
@@ -39,14 +38,9 @@ def many(count: int, **keys: object) -> list[Leg]:
 @pytest.mark.rule("KCI305", triggers=True)
 def test_256_jobs_are_one_matrix_and_257_are_not() -> None:
     assert len(json.loads(github_matrix(plan(many(256))))["include"]) == 256
+    assert github_matrix(plan([])) == '{"include":[]}'
+    assert [plan(many(size)).as_json()["has_work"] for size in (0, 1)] == [False, True]
     assert "`kci render`" in refused("KCI305", github_matrix, plan(many(257))).hint
-
-
-def test_an_empty_plan_is_an_empty_matrix_and_no_work() -> None:
-    made = plan([])
-    assert github_matrix(made) == '{"include":[]}'
-    assert made.as_json()["has_work"] is False
-    assert plan(many(1)).as_json()["has_work"] is True
 
 
 @pytest.mark.rule("KCI307", triggers=False)
@@ -127,33 +121,29 @@ def test_legs_that_wait_for_a_maintainer_are_the_ones_of_the_other_run(cpu_plan:
 @pytest.mark.rule("KCI315", "KCI316", "KCI317", triggers=False)
 def test_hosted_legs_are(cpu_plan: Plan) -> None:
     hosted = msgspec.structs.replace(cpu_plan, tests=(TEST,))
-    assert only_hosted(hosted) == hosted
-    assert untested(hosted, only_hosted(hosted)) == []
+    assert (only_hosted(hosted), untested(hosted, only_hosted(hosted))) == (hosted, [])
 
 
 @pytest.mark.rule("KCI317", triggers=True)
 def test_what_a_fork_leaves_untested_is_said(cpu_plan: Plan) -> None:
     whole = msgspec.structs.replace(cpu_plan, tests=(OWN,))
     kept = only_hosted(whole)
-    assert kept.tests == ()
     (said,) = untested(whole, kept)
-    assert said.rule == "KCI317"
+    assert (kept.tests, said.rule) == ((), "KCI317")
     assert "some-kernel is not tested on cuda-x86_64-linux" in said.message
 
 
 def test_the_tree_must_have_what_is_built_and_what_is_there(cpu_plan: Plan) -> None:
     (kernel,) = cpu_plan.kernels
     assert cpu_plan.tree_plan() == Plan(1, "release", (kernel,), loads=cpu_plan.loads)
-    printed = msgspec.structs.replace(kernel, fingerprints={NAMES[0]: "1", NAMES[1]: "2"})
-    built = msgspec.structs.replace(
-        cpu_plan, legs=cpu_plan.legs[:1], kernels=(printed,), commit="c"
-    )
+    replace = msgspec.structs.replace
+    printed = replace(kernel, fingerprints={NAMES[0]: "1", NAMES[1]: "2"})
+    built = replace(cpu_plan, legs=cpu_plan.legs[:1], kernels=(printed,), commit="c")
     one = cpu_plan.legs[0].name
     prints = {one: str(NAMES.index(one) + 1)}
-    wanted = msgspec.structs.replace(printed, planned=(one,), fingerprints=prints)
+    wanted = replace(printed, planned=(one,), fingerprints=prints)
     assert built.tree_plan() == Plan(1, "release", (wanted,), commit="c", loads=cpu_plan.loads)
-    unbuilt = msgspec.structs.replace(cpu_plan, legs=())
-    assert unbuilt.tree_plan().kernels == (), "nothing of it is built"
+    assert replace(cpu_plan, legs=()).tree_plan().kernels == (), "nothing of it is built"
     written = msgspec.to_builtins(built.tree_plan())  # an output of a job is short
     assert written.keys() == {"schema", "tier", "kernels", "commit", "loads"}
 
@@ -168,38 +158,32 @@ def rules(sizes: dict[str, int], count: int = 1) -> list[str]:
     return [item.rule for item in check_limits(made(sizes), count)]
 
 
-def test_each_kernel_is_told_its_own_part() -> None:
-    (caller,) = json.loads(caller_matrices(made({"relu": 2, "rms-norm": 1}), 1))
-    assert [entry["kernel"] for entry in caller["include"]] == ["relu", "rms-norm"]
-    work = caller["include"][0]["work"]
-    assert set(work) == {
+def test_each_kernel_is_told_its_own_part_and_tests() -> None:
+    both = made({"relu": 2, "rms-norm": 1})
+    test = hardware_leg("relu", "v0", "kernels/relu")
+    told = works(msgspec.structs.replace(both, tests=(test,)))
+    assert [*told] == ["relu", "rms-norm"]
+    work = told["relu"]
+    assert {*work} == {
         "matrix", "parts", "links", "parallel", "parts_parallel", "plan", "tests", "tree_run",
         "tree_digest",
     }  # fmt: skip
-    assert [entry["name"] for entry in work["matrix"]["include"]] == ["v0", "v1"]
-    assert {entry["kernel"] for entry in work["matrix"]["include"]} == {"relu"}
-    assert work["plan"]["schema"] == 1
+    entries = [(entry["kernel"], entry["name"]) for entry in work["matrix"]["include"]]
+    assert entries == [("relu", "v0"), ("relu", "v1")]
     (kernel,) = work["plan"]["kernels"]
-    assert (kernel["name"], kernel["path"]) == ("relu", "kernels/relu")
-    assert kernel["planned"] == ["v0", "v1"]
-    assert work["parallel"] == 256
-
-
-def test_each_kernel_is_told_its_own_tests() -> None:
-    test = hardware_leg("relu", "v0", "kernels/relu")
-    both = made({"relu": 2, "rms-norm": 1})
-    (caller,) = json.loads(caller_matrices(msgspec.structs.replace(both, tests=(test,)), 1))
-    told, none = (entry["work"]["tests"]["include"] for entry in caller["include"])
-    assert (told, none) == ([{
+    part = kernel["name"], kernel["path"], kernel["planned"]
+    assert part == ("relu", "kernels/relu", ["v0", "v1"])
+    assert (work["plan"]["schema"], work["parallel"]) == (1, 256)
+    assert told["rms-norm"]["tests"]["include"] == []
+    assert work["tests"]["include"] == [{
         "kernel": "relu", "path": "kernels/relu", "name": "cuda-x86_64-linux", "backend": "cuda",
         "variants": ["v0"], "runner": ["gpu"], "timeout": 60, "run": "",
-    }], [])  # fmt: skip
+    }]  # fmt: skip
 
 
 def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
     legs = (*made({"a": 8, "b": 4}, pool=Pool("gpu", 6)).legs, leg("v0", "c"))
-    (caller,) = json.loads(caller_matrices(whole_plan(legs), 1))
-    parallel = {entry["kernel"]: entry["work"]["parallel"] for entry in caller["include"]}
+    parallel = {name: work["parallel"] for name, work in works(whole_plan(legs)).items()}
     assert parallel["a"] + parallel["b"] == 6
     assert parallel["a"] > parallel["b"]
     assert parallel["c"] == 256, "GitHub's own machines hold nobody back"
@@ -209,26 +193,22 @@ def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is()
     skipped = (SkippedVariant("a", "v9", "published already"),)
     plan = msgspec.structs.replace(made({"a": 1, "b": 1}), skipped=skipped)
     trees = {kernel: CarriedTree("41", {"v9": kernel}) for kernel in ("a", "b")}
-    (caller,) = json.loads(caller_matrices(plan, 1, trees))
-    runs = {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]}
-    assert runs == {"a": "41", "b": ""}
-    digests = {entry["kernel"]: entry["work"]["tree_digest"] for entry in caller["include"]}
-    assert digests == {kernel: tree_under_test(tree.digests) for kernel, tree in trees.items()}
+    found = [(work["tree_run"], work["tree_digest"]) for work in works(plan, trees).values()]
+    digests = {kernel: tree_under_test(tree.digests) for kernel, tree in trees.items()}
+    assert found == [("41", digests["a"]), ("", digests["b"])]
 
 
 @pytest.mark.rule("KCI305", triggers=True)
-def test_what_github_refuses() -> None:
-    assert rules({"big": 257}) == ["KCI305"]
-    assert rules(dict.fromkeys((f"k{number}" for number in range(257)), 1)) == ["KCI305"]
-    assert rules(dict.fromkeys((f"k{number}" for number in range(100)), 10)) == ["KCI305"]
+@pytest.mark.parametrize("sizes", [[257], [1] * 257, [10] * 100], ids=["legs", "kernels", "jobs"])
+def test_what_github_refuses(sizes: list[int]) -> None:
+    assert rules({f"k{number}": size for number, size in enumerate(sizes)}) == ["KCI305"]
 
 
 @pytest.mark.rule("KCI305", "KCI306", triggers=False)
 def test_what_fits() -> None:
-    assert rules({"big": 256}) == []
+    assert rules({"big": 256}) == rules({"a": 200, "b": 200}) == []
     # The legs, the merges, and the plan with the gate.
     assert run_jobs(made({"a": 2, "b": 1})) == 3 + 2 + 2
-    assert rules({"a": 200, "b": 200}) == []
 
 
 @pytest.mark.rule("KCI306", triggers=True)

@@ -88,13 +88,9 @@ def test_one_system_is_enough_for_the_cpu(systems: tuple[str, ...]) -> None:
 
 
 CUDA = '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "l4"]\n'
-
-
 KERNEL = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))
 DIGESTS = {"torch-cpu": "d0", "torch-cuda": "d1"}
 TESTS = {"k": "a hash"}
-
-
 UNKNOWN = TestPass(tree_under_test(DIGESTS, ["torch-cuda"]), "")
 
 
@@ -112,26 +108,35 @@ def carried(
     return CarriedTree("41", digests, {test.name: passed})
 
 
-def test_a_tree_that_has_passed_is_not_tested_again() -> None:
-    assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried(DIGESTS)}) == ()
-    other = carried({**DIGESTS, "torch-cpu": "d9"})  # which is not for this machine
-    assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": other}) == ()
+OTHER = carried({**DIGESTS, "torch-cuda": "d2"}).passed
 
 
 @pytest.mark.parametrize(
-    "tree",
+    ("trees", "runs"),
     [
-        CarriedTree("41", DIGESTS),
-        CarriedTree("41", DIGESTS, carried({**DIGESTS, "torch-cuda": "d2"}).passed),
-        carried(DIGESTS, tests={"k": "other tests"}),
-        carried(DIGESTS, on("another", "gpu")),
-        CarriedTree("41", DIGESTS, {"cuda-x86_64-linux": UNKNOWN}),
+        ({"k": carried(DIGESTS)}, []),
+        ({"k": carried({**DIGESTS, "torch-cpu": "d9"})}, []),
+        # No job would run, such as where all is in the `published` trees of the plan action.
+        ({}, []),
+        ({"k": CarriedTree("41", {"torch-cpu": "d0"})}, []),
+        ({"k": CarriedTree("41", DIGESTS)}, ["41"]),
+        ({"k": CarriedTree("41", DIGESTS, OTHER)}, ["41"]),
+        ({"k": carried(DIGESTS, tests={"k": "other tests"})}, ["41"]),
+        ({"k": carried(DIGESTS, on("another", "gpu"))}, ["41"]),
+        ({"k": CarriedTree("41", DIGESTS, {"cuda-x86_64-linux": UNKNOWN})}, ["41"]),
     ],
-    ids=["nothing is known", "another tree", "other tests", "another machine", "unknown tests"],
-)
-def test_what_has_not_passed_so_is_tested_where_it_is(tree: CarriedTree) -> None:
-    (test,) = plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": tree})
-    assert (test.name, test.run) == ("cuda-x86_64-linux", "41")
+    ids=["passed", "passed but for others", "no tree", "without it", "nothing is known",
+        "another tree", "other tests", "another machine", "unknown tests"],
+)  # fmt: skip
+def test_what_has_not_passed_so_is_tested_where_it_is(
+    trees: dict[str, CarriedTree], runs: list[str]
+) -> None:
+    found = plan_tests([KERNEL], [], on("gpu"), TESTS, trees)
+    assert [(test.name, test.run) for test in found] == [("cuda-x86_64-linux", run) for run in runs]
+    (built,) = plan_tests([KERNEL], [leg("torch-cuda")], on("gpu"), TESTS, trees)
+    assert built.run == "", "what is built is tested as it is merged"
+    unknown = {"k": CarriedTree("41", DIGESTS, {"cuda-x86_64-linux": UNKNOWN})}
+    assert plan_tests([KERNEL], [], on("gpu"), {}, unknown), "of unknown tests none has passed"
 
 
 def test_what_a_tree_has_beyond_the_plan_is_tested_where_it_may_be_published() -> None:
@@ -142,21 +147,6 @@ def test_what_a_tree_has_beyond_the_plan_is_tested_where_it_may_be_published() -
         (test,) = plan_tests([narrow], legs, on("gpu"), TESTS, {"k": tree}, ["k"])
         assert (test.variants, test.run) == (("torch-cuda",), run)
         assert plan_tests([narrow], legs, on("gpu"), TESTS, {"k": tree}) == ()
-
-
-def test_what_is_built_is_tested_as_it_is_merged() -> None:
-    (test,) = plan_tests([KERNEL], [leg("torch-cuda")], on("gpu"), TESTS, {"k": carried(DIGESTS)})
-    assert test.run == ""
-
-
-@pytest.mark.parametrize(
-    "trees", [{}, {"k": CarriedTree("41", {"torch-cpu": "d0"})}], ids=["no tree", "without it"]
-)
-def test_without_a_tree_that_has_it_nothing_is_tested(trees: dict[str, CarriedTree]) -> None:
-    """No job would run, such as where all that is planned is in the `published` trees of the plan
-    action.
-    """
-    assert plan_tests([KERNEL], [], on("gpu"), TESTS, trees) == ()
 
 
 def changed(tmp_path: Path, settings: str, change: Change, *options: str) -> dict[str, Any]:
@@ -207,18 +197,14 @@ def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Chan
 
 
 @pytest.mark.parametrize(
-    "path", ["norm/README.md", "pyproject.toml", "conftest.md", "norm/tests.md"]
+    "path", ["norm/README.md", "pyproject.toml", "conftest.md", "norm/tests.md", TEST_FILE]
 )
-def test_a_change_of_nothing_that_tests_read_is_not(tmp_path: Path, path: str) -> None:
-    answer = changed(tmp_path, CUDA, write(path, "# words\n"))
+def test_what_no_test_reads_is_not_and_what_no_job_runs_is_said(tmp_path: Path, path: str) -> None:
+    ours = path == TEST_FILE
+    answer = changed(tmp_path, "" if ours else CUDA, write(path, "# words\n"))
     assert (answer["legs"], answer["tests"]) == ([], [])
-
-
-def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
-    answer = changed(tmp_path, "", write(TEST_FILE, "# other\n"))
-    assert (answer["legs"], answer["tests"]) == ([], [])
-    (touch,) = answer["affected"]
-    assert touch["reason"] == "read by the tests; tests: not run, none is marked `kernels_ci`"
+    why = "read by the tests; tests: not run, none is marked `kernels_ci`"
+    assert [touch["reason"] == why for touch in answer["affected"]] == [ours]
 
 
 @pytest.mark.parametrize("run", ["41", ""])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +19,10 @@ from kci.matrix.variants import Kind, Variant
 from kci.plan.budget import end_minutes, estimate
 from kci.plan.durations import Duration
 from kci.plan.estimates import Size
-from kci.plan.github_limits import caller_matrices, check_limits
+from kci.plan.github_limits import check_limits
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import MAX_MATRIX, KeptObjects, Leg, Plan, Role, allowances, shard_of, split
-from planning import leg, matrix, whole_plan
+from planning import leg, matrix, whole_plan, works
 
 NAME = "torch213-cxx11-cu130-x86_64-linux"
 
@@ -65,26 +64,30 @@ def test_a_part_compiles_a_share_and_the_link_takes_all_of_them() -> None:
     assert link.ends == (4 + 2, 4 + 2)
 
 
+GENERAL, OWN = Limit(parts=9), Limit(kernel="flash", parts=3)
+
+
 @pytest.mark.parametrize(
-    ("parts", "legs"), [(None, 4), (1, 1), (2, 3), (7, 8)], ids=["none", "1", "2", "7"]
-)
-def test_as_many_legs_compile_as_kci_toml_says(parts: int | None, legs: int) -> None:
-    general, own = Limit(parts=9), Limit(kernel="flash", parts=3)
-    limits = [general, own, Limit(backend=Backend.CUDA, parts=parts)]
-    assert len(made(limits=limits).legs) == legs
+    ("objects", "limits", "legs"),
+    [
+        *((120, [GENERAL, OWN, Limit(backend=Backend.CUDA, parts=parts)], legs)
+            for parts, legs in ((None, 4), (1, 1), (2, 3), (7, 8))),
+        (3, [Limit(parts=50)], 4), (0, [Limit(parts=50)], 1),
+    ],
+    ids=["none", "1", "2", "7", "no part without an object", "no object"],
+)  # fmt: skip
+def test_as_many_legs_compile_as_kci_toml_says(
+    objects: int, limits: list[Limit], legs: int
+) -> None:
+    assert len(made(objects, limits).legs) == legs
 
 
 def test_without_a_number_one_leg_compiles_whatever_it_takes() -> None:
     slow = made(took=[Duration("flash", NAME, 1e5)], limits=[])
     for planned in (made(100_000, []), slow, made(split=False)):
         (one,) = planned.legs
-        assert one.role is Role.WHOLE
-        assert (one.part, one.parts, one.takes, one.objects_run) == (None, None, (), "")
-
-
-def test_no_part_is_without_an_object() -> None:
-    assert len(made(3, limits=[Limit(parts=50)]).legs) == 3 + 1
-    assert len(made(0, limits=[Limit(parts=50)]).legs) == 1
+        assert (one.role, one.part, one.parts, one.takes) == (Role.WHOLE, None, None, ())
+        assert one.objects_run == ""
 
 
 def test_a_link_starts_when_its_parts_have_ended() -> None:
@@ -107,15 +110,13 @@ def test_each_part_starts_with_the_objects_of_its_variant() -> None:
     found = made(objects={("flash", NAME): kept, ("other", NAME): KeptObjects("42", "o")})
     places = {(item.objects_run, item.objects_from) for item in found.legs}
     assert places == {(kept.run, kept.artifact)}
-    (caller,) = json.loads(caller_matrices(found, 1))
-    parts = caller["include"][0]["work"]["parts"]["include"]
+    parts = works(found)["flash"]["parts"]["include"]
     assert {entry["objects_run"] for entry in parts} == {"41"}
 
 
 def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
     whole = whole_plan([*split_leg(2), leg("v", "flash")])
-    (caller,) = json.loads(caller_matrices(whole, 1))
-    found = {role: caller["include"][0]["work"][role]["include"] for role in Role}
+    found = {role: works(whole)["flash"][role]["include"] for role in Role}
     assert [entry["name"] for entry in found[Role.WHOLE]] == ["v"]
     assert {"part", "parts", "takes", "objects_run"}.isdisjoint(found[Role.WHOLE][0])
     assert sorted((entry["part"], entry["parts"]) for entry in found[Role.PART]) == [(1, 2), (2, 2)]
@@ -135,8 +136,7 @@ def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     assert not problems(more)
     (problem,) = problems(more, 1, 1)
     assert "the parts need 2 jobs with a matrix of up to 256" in problem.message
-    (caller,) = json.loads(caller_matrices(more, 1, jobs=3))
-    work = caller["include"][0]["work"]
+    work = works(more, jobs=3)["flash"]
     sizes = [len(item["include"]) for item in (work["parts"], *work["more_parts"])]
     assert sizes == [MAX_MATRIX, 1, 0]
     assert work["parts_parallel"] == 4, "two matrices run at once"
@@ -157,23 +157,18 @@ def test_one_more_caller_takes_from_all_and_mixes_none(key: str, count: int) -> 
     assert shard_of(key, count + 1) in (shard_of(key, count), count)
 
 
-def at_once(legs: list[Leg], groups: int) -> list[int | None]:
-    """How many legs of each matrix may run at once."""
-    most = allowances((str(number % groups), item) for number, item in enumerate(legs))
-    return [most.get((str(group), False)) for group in range(groups)]
+def test_machines_of_ones_own_are_split_over_the_matrices_and_others_hold_nothing_back() -> None:
+    def at_once(legs: list[Leg], groups: int = 1) -> list[int | None]:
+        """How many legs of each matrix may run at once."""
+        most = allowances((str(number % groups), item) for number, item in enumerate(legs))
+        return [most.get((str(group), False)) for group in range(groups)]
 
-
-def test_machines_of_ones_own_are_split_over_the_matrices() -> None:
     assert at_once([leg(f"v{number}", pool=Pool("gpu", 5)) for number in range(30)], 3) == [2, 2, 1]
-
-
-def test_machines_of_github_or_of_unknown_number_hold_nothing_back() -> None:
     for pool in (Pool("github-hosted", 20, queued=True), Pool("", None)):
-        assert at_once([leg(str(number), pool=pool) for number in range(50)], 1) == [None]
+        assert at_once([leg(str(number), pool=pool) for number in range(50)]) == [None]
     own = [leg(f"v{number}", pool=Pool("gpu", 2)) for number in range(10)]
-    mixed = own + [leg(f"w{number}") for number in range(10)]
     # Two at a time on self-hosted runners, and none of the others waits.
-    assert at_once(mixed, 1) == [12]
+    assert at_once([*own, *(leg(f"w{number}") for number in range(10))]) == [12]
 
 
 @settings(max_examples=many(300))

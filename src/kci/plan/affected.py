@@ -161,7 +161,7 @@ def only_affected(
     changes: Changes,
     *,
     container: bool | str = True,
-) -> tuple[Matrix, list[Touch]]:
+) -> tuple[Matrix, tuple[Touch, ...]]:
     """Reduce a matrix to what changes touch, and explain it for each changed file.
 
     A kernel with changed tests keeps the variants that they test. `container` is as for
@@ -191,8 +191,8 @@ def only_affected(
             names = view.moved.union(*(test.variants for test in view.tests_to_repeat.values()))
             variants = tuple(item for item in selected.variants if item.name in names)
             affected += [replace(selected, variants=variants)] if variants else []
-    touches = [touch for path in changes.files for touch in _touches(path, views, settings)]
-    return replace(matrix, kernels=tuple(affected)), touches
+    touches = (touch for path in changes.files for touch in _touches(path, views, settings))
+    return replace(matrix, kernels=tuple(affected)), tuple(touches)
 
 
 def touched_by(changes: Changes, kernels: Mapping[str, str], workspace: Workspace) -> set[str]:

@@ -147,11 +147,7 @@ def configuration(build: Build, variant: Variant) -> dict[str, Any]:
         "src": getattr(framework, "src", None),
         "include": getattr(framework, "include", None),
         "cxx-flags": getattr(framework, "cxx_flags", None),
-        "variant": {
-            key: value
-            for key, value in msgspec.structs.asdict(variant).items()
-            if key not in _NOT_IN_BYTES
-        },
+        "variant": _without(variant, _NOT_IN_BYTES),
         "components": [_component(part, variant) for part in active(build, variant).values()],
     }
 
@@ -171,12 +167,13 @@ def packaging_facts(build: Build, variant: Variant) -> dict[str, Any]:
     }
 
 
+def _without(struct: msgspec.Struct, names: Sequence[str]) -> dict[str, Any]:
+    values = msgspec.structs.asdict(struct)
+    return {key: value for key, value in values.items() if key not in names}
+
+
 def _component(part: Component, variant: Variant) -> dict[str, Any]:
-    keys = {
-        key: value
-        for key, value in msgspec.structs.asdict(part).items()
-        if key not in _SELECTION_ONLY
-    }
+    keys = _without(part, _SELECTION_ONLY)
     if BACKENDS[part.backend].archs and variant.compute is not None:
         tables = arch_tables(variant.archs_since or OLDEST)
         keys["built for"] = component_archs(part, variant.compute, tables)

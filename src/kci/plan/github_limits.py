@@ -161,49 +161,6 @@ def caller_matrices(
     `tests`; of its tree in `trees` the `tree_digest`, and the `tree_run` if variants are carried.
     With `unmerged`, kernels with tests only are included.
     """
-    return msgspec.json.encode(_work(plan, count, trees or {}, jobs, unmerged=unmerged)).decode()
-
-
-def check_limits(
-    plan: Plan, callers: int | None = None, jobs: int | None = None
-) -> list[Diagnostic]:
-    """KCI305, KCI306 and KCI307 for a rendered workflow; `callers` and `jobs` (of parts) None for
-    as many as needed.
-    """
-    sizes = Counter((leg.kernel, leg.role) for leg in plan.legs)
-    most = max((size for (_, role), size in sizes.items() if role is Role.PART), default=0)
-    problems, needed = artifact_problems(plan), -(-most // MAX_MATRIX)
-    if jobs is not None and needed > jobs:
-        message = f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the "
-        message += f"workflow file has {jobs}"
-        problems.append(finding("KCI305", message, hint="run `kci render`: it writes more of them"))
-    work = _work(plan, callers or caller_count(len(plan.kernels)), {})
-    limit = f"and GitHub allows {MAX_MATRIX} in a matrix"
-    for (kernel, role), size in sorted(sizes.items()):
-        if role is not Role.PART and size > MAX_MATRIX:
-            what = "legs" if role is Role.WHOLE else "link legs"
-            problems.append(finding("KCI305", f"{kernel} has {size} {what}, {limit}", hint=SMALLER))
-    for kernels in (caller["include"] for caller in work):
-        if len(kernels) > MAX_MATRIX:
-            message = f"a caller job has {len(kernels)} kernels, {limit}"
-            problems.append(
-                finding("KCI305", message, hint="run `kci render`: it writes more caller jobs")
-            )
-    problems += _output_problems(msgspec.json.encode(work).decode())
-    if run_jobs(plan) > MAX_JOBS:
-        message = f"{run_jobs(plan)} jobs; kci starts no run of more than {MAX_JOBS}"
-        problems.append(finding("KCI305", message, hint=SMALLER))
-    return problems
-
-
-def _work(
-    plan: Plan,
-    count: int,
-    trees: Mapping[str, CarriedTree],
-    jobs: int = 1,
-    *,
-    unmerged: bool = False,
-) -> list[dict[str, Any]]:
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
@@ -216,7 +173,7 @@ def _work(
         work: dict[str, Any] = {role: {"include": []} for role in Role}
         for leg in by_kernel.get(name, ()):
             work[leg.role]["include"].append(leg_entry(plan.tier, leg))
-        tree, parts = trees.get(name), work[Role.PART]["include"]
+        tree, parts = (trees or {}).get(name), work[Role.PART]["include"]
         starts = range(0, max(1, len(parts)), MAX_MATRIX)
         first, *others = ({"include": parts[start : start + MAX_MATRIX]} for start in starts)
         tests = (
@@ -232,9 +189,9 @@ def _work(
                 else {}
             ),
             "parallel": most.get((name, False), MAX_MATRIX),
-            "parts_parallel": max(1, most[name, True] // len(starts))
-            if (name, True) in most
-            else MAX_MATRIX,
+            "parts_parallel": max(
+                1, most.get((name, True), MAX_MATRIX * len(starts)) // len(starts)
+            ),
             "plan": replace(
                 promise,
                 kernels=tuple(
@@ -246,7 +203,40 @@ def _work(
             "tree_digest": tree_under_test(tree.digests) if tree else "",
         }
         callers[shard_of(name, count)]["include"].append({"kernel": name, "work": work})
-    return callers
+    return msgspec.json.encode(callers).decode()
+
+
+def check_limits(
+    plan: Plan, callers: int | None = None, jobs: int | None = None
+) -> list[Diagnostic]:
+    """KCI305, KCI306 and KCI307 for a rendered workflow; `callers` and `jobs` (of parts) None for
+    as many as needed.
+    """
+    sizes = Counter((leg.kernel, leg.role) for leg in plan.legs)
+    most = max((size for (_, role), size in sizes.items() if role is Role.PART), default=0)
+    problems, needed = artifact_problems(plan), -(-most // MAX_MATRIX)
+    if jobs is not None and needed > jobs:
+        message = f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the "
+        message += f"workflow file has {jobs}"
+        problems.append(finding("KCI305", message, hint="run `kci render`: it writes more of them"))
+    count = callers or caller_count(len(plan.kernels))
+    names = {leg.kernel for leg in plan.legs} | {test.kernel for test in plan.tests}
+    limit = f"and GitHub allows {MAX_MATRIX} in a matrix"
+    for (kernel, role), size in sorted(sizes.items()):
+        if role is not Role.PART and size > MAX_MATRIX:
+            what = "legs" if role is Role.WHOLE else "link legs"
+            problems.append(finding("KCI305", f"{kernel} has {size} {what}, {limit}", hint=SMALLER))
+    for _, kernels in sorted(Counter(shard_of(name, count) for name in names).items()):
+        if kernels > MAX_MATRIX:
+            message = f"a caller job has {kernels} kernels, {limit}"
+            problems.append(
+                finding("KCI305", message, hint="run `kci render`: it writes more caller jobs")
+            )
+    problems += _output_problems(caller_matrices(plan, count))
+    if run_jobs(plan) > MAX_JOBS:
+        message = f"{run_jobs(plan)} jobs; kci starts no run of more than {MAX_JOBS}"
+        problems.append(finding("KCI305", message, hint=SMALLER))
+    return problems
 
 
 FORK_RULE = "KCI315"

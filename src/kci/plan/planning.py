@@ -94,7 +94,7 @@ def plan_run(
     roots = {trees.of(kernel.directory).root for kernel in workspace.kernels}
     commit = clean_commit(Path(roots.pop())) if len(roots) == 1 else None
     request = replace(_complete(request, workspace, matrix), commit=commit)
-    touches: list[Touch] | None = None
+    touches: tuple[Touch, ...] | None = None
     if request.affected is not None:
         changes = changes_since(Path(workspace.kernels[0].directory), request.affected)
         matrix, touches = only_affected(
@@ -122,9 +122,7 @@ def plan_run(
     problems = check_budget(totals, request.max_jobs, request.max_cost)
     problems += check_limits(plan, request.callers, request.part_jobs)
     problems += check_time(plan.legs, workspace.runners)
-    return PlannedRun(
-        plan, totals, tuple(touches) if touches is not None else None, tuple(problems)
-    )
+    return PlannedRun(plan, totals, touches, tuple(problems))
 
 
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
@@ -136,17 +134,13 @@ def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> 
 
 
 def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> PlanRequest:
-    grouping, trees, kernels = (
-        workspace.settings.settings.plan.group,
-        SourceTrees(),
-        workspace.kernels,
-    )
-    inputs = [
-        KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory))
-        for kernel in kernels
-    ]
-    marked = {item.build.name: item.marked for item in inputs}
-    return replace(request, grouping=grouping, sizes=sizes(kernels, matrix), marked=marked)
+    trees, marked = SourceTrees(), {}
+    for kernel in workspace.kernels:
+        place = kernel.directory
+        inputs = KernelInputs(kernel.build, Path(place), trees.of(place))
+        marked[kernel.build.name] = inputs.marked
+    grouping, objects = workspace.settings.settings.plan.group, sizes(workspace.kernels, matrix)
+    return replace(request, grouping=grouping, sizes=objects, marked=marked)
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:

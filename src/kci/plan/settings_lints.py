@@ -202,7 +202,7 @@ _CRON: tuple[tuple[range, list[str]], ...] = (
     ),
     (range(8), ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
 )
-_CRON_PART = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/0*([1-9]\d{0,8}))?")
+_CRON_PART = re.compile(r"(?:\*|(\d{1,9})(?:-(\d{1,9}))?)(?:/0*([1-9]\d{0,8}))?")
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CLOSEST = 5
 """Minutes between two runs of a schedule on GitHub."""
@@ -237,18 +237,15 @@ def cron_problem(text: str) -> str:
 
 
 def _cron_values(part: str, allowed: range, names: list[str]) -> range:
-    match = _CRON_PART.fullmatch(part)
-    first, last, step = match.groups() if match else ("none", None, None)
-    last = last or (first if first and not step else str(allowed[-1]))
-    ends = [
-        names.index(end) + allowed[0] if end in names else int(end[:9]) if end.isdigit() else -1
-        for end in (first or str(allowed[0]), last)
-    ]
-    return (
-        range(ends[0], ends[1] + 1, int(step or 1))
-        if all(end in allowed for end in ends)
-        else range(0)
-    )
+    numbers = {name: str(number) for number, name in enumerate(names, allowed[0])}
+    match = _CRON_PART.fullmatch(re.sub("[a-z]+", lambda word: numbers.get(word[0], word[0]), part))
+    if match is None:
+        return range(0)
+    first, last, step = (int(number) if number else None for number in match.groups())
+    start = allowed[0] if first is None else first
+    end = allowed[-1] if first is None or step else start
+    end = end if last is None else last
+    return range(start, end + 1, step or 1) if {start, end} <= {*allowed} else range(0)
 
 
 SETTINGS_LINTS: Lints[_Subject] = {

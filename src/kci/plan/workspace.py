@@ -31,7 +31,7 @@ from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant, this_system
 from kci.utils.frozen import Frozen
-from kci.utils.suggest import command_line, containing, count, nearest, nearest_name, suggestion
+from kci.utils.suggest import command_line, containing, first_of, nearest, nearest_name, suggestion
 
 if TYPE_CHECKING:
     from kci.matrix.catalog.runners import Runners
@@ -157,12 +157,9 @@ class Workspace(Frozen, dict=True):
         matrix = compute_matrix(
             self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain
         )
-        chosen = self.settings.settings.plan.load
-        kernels = (
-            matrix.kernels
-            if chosen is None
-            else tuple(kernel.loading(chosen) for kernel in matrix.kernels)
-        )
+        kernels, chosen = matrix.kernels, self.settings.settings.plan.load
+        if chosen is not None:
+            kernels = tuple(kernel.loading(chosen) for kernel in kernels)
         return replace(matrix, tier=choice.tier, kernels=kernels)
 
     def with_kernels(self, kernels: Sequence[Kernel]) -> Workspace:
@@ -213,12 +210,7 @@ class Workspace(Frozen, dict=True):
         """KCI217 for an empty selection: in CI it would be a green run that built nothing."""
         if any(kernel.variants for kernel in matrix.kernels):
             return
-        names = (
-            " and ".join(kernel.name for kernel in matrix.kernels)
-            if len(matrix.kernels) < 4
-            else ""
-        )
-        what = names or count(len(matrix.kernels), "kernel")
+        what = first_of([kernel.name for kernel in matrix.kernels], 3)
         if choice.filtered or self.scopes:
             message = f"nothing is selected: no variant of {what} in the tier {matrix.tier} matches"
         else:
@@ -230,14 +222,13 @@ class Workspace(Frozen, dict=True):
         variants = [variant for kernel in everything.kernels for variant in kernel.variants]
         names = sorted({variant.name for variant in variants})
         words = sorted({word for name in names for word in name.split("-")})
-        hints = []
-        for glob in choice.only:
-            near = (
-                suggestion(glob, names)
-                or suggestion(glob.casefold(), names)
-                or containing(glob, names)
-            )
-            hints.append(near or containing(nearest_name(glob.strip("*"), words), names))
+        hints = [
+            suggestion(glob, names)
+            or suggestion(glob.casefold(), names)
+            or containing(glob, names)
+            or containing(nearest_name(glob.strip("*"), words), names)
+            for glob in choice.only
+        ]
         for key, values in (("system", choice.systems), ("backend", choice.backends)):
             available = {str(getattr(variant, key)) for variant in variants}
             if values and available.isdisjoint(values):

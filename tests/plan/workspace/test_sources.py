@@ -115,8 +115,7 @@ def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
 @pytest.mark.rule("KCI732", triggers=False)
 def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
     notes = {f"{PACKAGE}/notes.txt": f"A pointer is:\n{POINTER}"}
-    place = write_tree(kernel(tmp_path, ""), notes)
-    assert sources_say(place) == []
+    assert sources_say(write_tree(kernel(tmp_path, ""), notes)) == []
 
 
 @pytest.mark.rule("KCI708", triggers=True)
@@ -135,12 +134,6 @@ def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: P
     write_tree(kernel(place, "import numpy\n"), {"kci.toml": ignored})
     assert sources_say(place) == []
     planned(place)
-
-
-@pytest.mark.parametrize(("backend", "said"), [("tpu", []), ("cuda", ["KCI771", "KCI771"])])
-def test_a_tpu_brings_jax(tmp_path: Path, backend: str, said: list[str]) -> None:
-    text = "import jax\nfrom torch_tpu._internal.pallas import jax_op\n"
-    assert sources_say(kernel(tmp_path, text, backend=backend)) == said
 
 
 def test_a_file_is_parsed_once_per_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +159,10 @@ def test_a_file_is_parsed_once_per_change(tmp_path: Path, monkeypatch: pytest.Mo
     assert check_kernels([str(place)], remember=kept).diagnostics == answer
 
 
-def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Path) -> None:
-    for backend, count in (("cuda", 1), ("tpu", 0)):
-        place = kernel(tmp_path / "kernel", "import jax\n", backend)
+def test_a_tpu_brings_jax_and_the_same_files_are_asked_again(tmp_path: Path) -> None:
+    text = "import jax\nfrom torch_tpu._internal.pallas import jax_op\n"
+    for backend, count in (("cuda", 2), ("tpu", 0)):
+        place = kernel(tmp_path / "kernel", text, backend)
         found = check_kernels([str(place)], remember=tmp_path / "kept").diagnostics
         assert [item.rule for item in found].count("KCI771") == count
 
@@ -176,29 +170,22 @@ def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Pat
 LIBRARY = "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}\n"
 
 
-def rules_of_two(tmp_path: Path, second: str) -> list[str]:
-    return sources_say(compiled(tmp_path, {"csrc/a.cpp": LIBRARY, "csrc/table.h": second}))
-
-
 @pytest.mark.rule("KCI782", triggers=True)
 @pytest.mark.parametrize("second", [LIBRARY, f"#if 1\n#endif\nSTABLE_{LIBRARY}"])
 def test_two_libraries_of_one_variant(tmp_path: Path, second: str) -> None:
-    assert rules_of_two(tmp_path, second) == ["KCI782"]
+    place = compiled(tmp_path, {"csrc/a.cpp": LIBRARY, "csrc/table.h": second})
+    assert sources_say(place) == ["KCI782"]
 
 
 @pytest.mark.rule("KCI782", triggers=False)
-@pytest.mark.parametrize("second", [
-    "", f"// {LIBRARY}", f"#if 0\n{LIBRARY}#endif\n", LIBRARY.replace("_EXPAND", "_FRAGMENT"),
-])  # fmt: skip
-def test_one_library_of_a_variant(tmp_path: Path, second: str) -> None:
-    assert rules_of_two(tmp_path, second) == []
-
-
-@pytest.mark.rule("KCI782", triggers=False)
-def test_sources_of_two_backends_have_a_library_each(tmp_path: Path) -> None:
+def test_one_library_of_a_variant(tmp_path: Path) -> None:
+    fragment = LIBRARY.replace("_EXPAND", "_FRAGMENT")
+    for second in ("", f"// {LIBRARY}", f"#if 0\n{LIBRARY}#endif\n", fragment):
+        place = compiled(tmp_path, {"csrc/a.cpp": LIBRARY, "csrc/table.h": second})
+        assert sources_say(place) == [], second
     toml = torch_toml({"cpu": "csrc/a.cpp", "cuda": "csrc/b.cu"}, binding="csrc/table.h")
     files = {"csrc/a.cpp": LIBRARY, "csrc/b.cu": LIBRARY}
-    assert "KCI782" not in sources_say(compiled(tmp_path, files, toml))
+    assert "KCI782" not in sources_say(compiled(tmp_path, files, toml)), "a backend has its own"
 
 
 def test_a_plan_judges_changed_texts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ _CONDITIONAL = re.compile(
 
 def quoted_includes(raw: bytes) -> list[str]:
     """The names in quoted includes of a source, in order, without comments and strings."""
-    return [name for name, quoted in _parse_includes(raw) if quoted] if b'"' in raw else []
+    return [name for name, quoted in _parse_includes(raw) if quoted]
 
 
 def included(raw: bytes) -> list[str]:
@@ -91,11 +91,8 @@ def _parse_includes(raw: bytes) -> list[tuple[str, bool]]:
 
 def _strip_comments(raw: bytes) -> bytes:
     # without comments and BOM, with LF line ends and joined continuation lines
-    text = raw.removeprefix(b"\xef\xbb\xbf")
-    if b"\r" in text:
-        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    if b"\\" in text:
-        text = _SPLICE.sub(b"", text)
+    text = raw.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    text = _SPLICE.sub(b"", text)
     return _COMMENT_OR_STRING.sub(lambda match: b" " if match[0][:1] == b"/" else match[0], text)
 
 

@@ -43,10 +43,9 @@ class SourceTree:
 
     def entries(self, directory: str) -> Mapping[str, EntryKind]:
         """The entries of a real directory; empty if it does not exist."""
-        listed = self._entries.get(directory)
-        if listed is None:
-            listed = self._entries[directory] = self._list(directory)
-        return listed
+        if directory not in self._entries:
+            self._entries[directory] = self._list(directory)
+        return self._entries[directory]
 
     def real(self, path: str) -> str | None:
         """The path with all links resolved; None if it does not exist or leaves the root."""
@@ -72,10 +71,9 @@ class SourceTree:
         return self.entries(folder).get(name)
 
     def digest(self, real: str) -> str:
-        cached = self._digests.get(real)
-        if cached is None:
-            cached = self._digests[real] = self._digest(real)
-        return cached
+        if real not in self._digests:
+            self._digests[real] = self._digest(real)
+        return self._digests[real]
 
     def content(self, real: str) -> bytes:
         try:
@@ -170,7 +168,7 @@ class SourceTree:
 
     def _directory(self, path: str, links: int) -> str | None:
         if path not in self._directories:
-            real = self._follow(path, links) if "\0" not in path else None
+            real = self._follow(path, links)
             known = real is not None and self.kind(real) is EntryKind.DIRECTORY
             self._directories[path] = real if known else None
         return self._directories[path]
@@ -217,21 +215,13 @@ class PatchedTree(SourceTree):
         return os.fsdecode(entry[1]) if entry is not None else self._now.target(path)
 
     def _list(self, directory: str) -> Mapping[str, EntryKind]:
-        # A directory that was none: its present entries were absent.
+        # A directory that was none: its present entries were absent. The root has no entry.
         parent, _, name = directory.rpartition("/")
-        then = (
-            self._patched.get(parent, {}).get(name, EntryKind.DIRECTORY)
-            if directory
-            else EntryKind.DIRECTORY
-        )
-        still = then is EntryKind.DIRECTORY and self._now.kind(directory) is EntryKind.DIRECTORY
-        entries = dict(self._now.entries(directory)) if still else {}
-        for entry, kind in self._patched.get(directory, {}).items():
-            if kind is None:
-                entries.pop(entry, None)
-            else:
-                entries[entry] = kind
-        return entries
+        then = self._patched.get(parent, {}).get(name, EntryKind.DIRECTORY)
+        still = then is self._now.kind(directory) is EntryKind.DIRECTORY
+        entries = self._now.entries(directory) if still else {}
+        patched = {**entries, **self._patched.get(directory, {})}
+        return {entry: kind for entry, kind in patched.items() if kind is not None}
 
     def _digest(self, real: str) -> str:
         entry = self._patch.get(real)
