@@ -142,14 +142,14 @@ def test_what_stands_nowhere_is_placed_at_its_nearest_parent() -> None:
     assert document.key_span(("torch", "missing")) == document.key_span(("torch",))
     assert document.value_span(("torch", "src", 9, "x")) == document.key_span(("torch", "src"))
     assert document.value_span(("nowhere", "x")) is None
-    assert document.nodes(("nowhere",)) is None
+    assert document.places(("nowhere",)) is None
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_module, "MAX_PLACES", 10)
     made = Document("build.toml", "x = [" + "1, " * 1000 + "]\n[a]\ny = 1\n", {})
-    assert made.nodes(("a", "y"))
-    placed = [index for index in range(1000) if made.nodes(("x", index))]
+    assert made.places(("a", "y"))
+    placed = [index for index in range(1000) if made.places(("x", index))]
     assert placed == list(range(7)), "three of the ten places are those of the keys"
     assert made.value_span(("x", 999)) == made.key_span(("x",)), (
         "what comes after is placed at its array"
