@@ -23,7 +23,7 @@ from pathlib import Path
 
 from kci.config.settings import Decisions
 from kci.plan.workspace import open_workspace
-from kci.publish.hub import ListedVariant, TreeListing
+from kci.publish.listing import ListedVariant, TreeListing
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import Failure, RecordedRun, append, leg_key, read_runs
@@ -99,7 +99,7 @@ def measure(kernels: int, days: int) -> None:
         started = time.process_time()
         grid = make_grid(watch)
         folding = time.process_time() - started
-        cells = sum(len(kernel.cells) for kernel in grid.kernels)
+        cells = sum(map(len, grid.kernels.values()))
         if cells != len(legs):
             sys.exit(f"the grid has {cells} cells for {len(legs)} legs")
         started = time.process_time()

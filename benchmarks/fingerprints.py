@@ -25,6 +25,7 @@ from kci.config.discovery import find_kernels
 from kci.config.reader import Kernel, read_kernel
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
+from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import compute_matrix
 from kci.plan.fingerprint import Fingerprints, builder, fingerprints
 from kci.plan.inputs.source_tree import SourceTree
@@ -42,11 +43,8 @@ def main(folder: Path, smallest: bool) -> int:
 
     def all_of_them(remembered: StatCache | None) -> dict[tuple[str, str], str]:
         tree = SourceTree(folder, remembered)
-
-        def source(kernel: Kernel) -> Fingerprints:
-            return Fingerprints(kernel, tree)
-
-        found = fingerprints(kernels, matrix, source=source)
+        sources = {kernel.build.name: Fingerprints(kernel, tree) for kernel in kernels}
+        found = fingerprints(sources, matrix, default_runners(), True)
         if remembered is not None:
             remembered.save()
         return found

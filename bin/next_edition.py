@@ -35,7 +35,7 @@ from kci.builders.toolchains.downloads import extract, find_wheel
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.matrix.catalog.loading import editions, load_catalog
 from kci.matrix.catalog.rows import Catalog, Row
-from kci.matrix.variants import Kind, cpu_of, parse_variant_name
+from kci.matrix.variants import Kind, cpu_of, digits, parse_variant_name
 from kci.plan.workspace import open_workspace
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -255,8 +255,7 @@ def in_table_order(rows: Iterable[Published]) -> list[Published]:
 
 
 def _published(system: str, backend: str, name: str, known: list[Row]) -> Published:
-    versions = {(str(row.backend), row.compute) for row in known if row.compute is not None}
-    parsed = parse_variant_name(name, versions)
+    parsed = parse_variant_name(name)
     if parsed.kind is not Kind.FULL or parsed.framework_version is None:
         raise ValueError(f"{name!r} is not a full-ABI variant, and such a table has no others")
     if system not in SYSTEMS or parsed.system != system or parsed.backend != backend:
@@ -266,14 +265,17 @@ def _published(system: str, backend: str, name: str, known: list[Row]) -> Publis
     torch = Version.parse(parsed.framework_version)
     if parsed.compute_version is None:
         return Published(torch, Backend(backend), None, system)
-    compute = Version.parse(parsed.compute_version)
-    exact = {
-        row.compute
+    # a name has digits alone: 714 is 7.14 of ROCm, as a row says
+    written = parsed.compute_version.replace(".", "")
+    same = [
+        (row.torch == torch, row.compute)
         for row in known
-        if row.backend == backend and row.torch == torch and row.compute is not None
-    }
-    longer = [version for version in sorted(exact) if version.minor_text == compute.minor_text]
-    return Published(torch, Backend(backend), longer[-1] if longer else compute, system)
+        if row.backend == backend and row.compute and digits(row.compute) == written
+    ]
+    exact, compute = max(same, default=(False, Version.parse(parsed.compute_version)))
+    return Published(
+        torch, Backend(backend), compute if exact else Version.parse(compute.minor_text), system
+    )
 
 
 # --- the edition ----------------------------------------------------------------------------------

@@ -36,7 +36,9 @@ class Binary:
             ]
             self.sections = {section.name for section in elf.iter_sections()}
             device = elf.get_section_by_name(HIP_SECTION)
-            self.gpus = hip_code(device.data()).binary if device is not None else frozenset()
+            self.gpus = (
+                {arch for _, arch in hip_code(device.data())} if device is not None else set()
+            )
 
     def newest(self, prefix: str) -> tuple[int, ...]:
         """The newest version of a library that it needs; 0 where it needs none."""

@@ -20,10 +20,9 @@ import msgspec
 import pytest
 
 from checkout import ROOT
-from kci.builders import BuildResult, build_variant
-from kci.builders.native.command_lines import Toolchain
-from kci.builders.request import BuildOptions, Request
-from kci.builders.toolchains.compilers import GCC_FLAGS
+from kci.builders.dispatch import build_variant
+from kci.builders.request import BuildOptions, BuildResult, Request
+from kci.builders.toolchains.compilers import GCC_FLAGS, Toolchain
 from kci.builders.toolchains.environment import Environment, ensure_runtime
 from kci.config.model import Build
 from kci.config.reader import read_kernel

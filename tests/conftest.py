@@ -426,7 +426,7 @@ def as_old_as_users_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of other things: what stands in for a newer glibc takes longer to compile than
     small kernels.
     """
-    monkeypatch.setattr("kci.builders.native.builder.glibc_is_newer", lambda _cxx: False)
+    monkeypatch.setattr("kci.builders.toolchains.compilers.glibc_is_newer", lambda _cxx: False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

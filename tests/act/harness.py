@@ -17,12 +17,12 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 
 from checkout import copy_checkout
+from conftest import ran
 from forked_program import forked_program
 from kci.utils.atomic import locked
 from kci.workflows.render import REUSABLE_FILES
@@ -47,9 +47,7 @@ def act_path() -> str | None:
 
 NEEDS_ACT = [
     pytest.mark.skipif(act_path() is None, reason="act is not installed"),
-    pytest.mark.skipif(
-        sys.platform != "linux", reason="act's host mode stands in for a Linux runner"
-    ),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for Linux"),
 ]
 
 
@@ -65,10 +63,10 @@ class Run(NamedTuple):
     """Everything that the steps printed, job after job; what failed is the end, for that is what a
     long log keeps."""
     ok: bool
-    checks: Mapping[str, str] = MappingProxyType({})
+    checks: Mapping[str, str]
     """The results of the jobs of the file itself by the names that GitHub lists, for branch
     protection among others."""
-    event: str = "push"
+    event: str
     """What started it; what the branch goes on from are its pushes."""
 
 
@@ -78,65 +76,32 @@ def copy_actions(into: Path) -> Path:
     act copies a checkout for every step that uses an action: a whole one takes it longer than all
     else.
     """
-    return _with_own_paths(
-        copy_checkout(into, "actions/", "action.yml", ":(glob)*/action.yml", *REUSABLE_FILES)
-    )
-
-
-def _with_own_paths(checkout: Path) -> Path:
+    checkout = copy_checkout(into, "actions/", "action.yml", ":(glob)*/action.yml", *REUSABLE_FILES)
     # act does not know `$/`: here the tag that the caller names stands in for the same commit.
     for file in REUSABLE_FILES:
         text = (checkout / file).read_text(encoding="utf-8")
-        named = re.sub(
-            r"uses: \$/(\S+)",
-            lambda path: f"uses: kci/build/{path[1]}@v1".replace("/.@", "@"),
-            text,
-        )
+        named = re.sub(r"uses: \$/(\S+)", r"uses: kci/build/\1@v1", text).replace("/.@", "@")
         (checkout / file).write_text(named, encoding="utf-8")
     return checkout
 
 
-def copy_whole_actions(into: Path) -> Path:
-    """What the actions read of their checkout where kci is not installed yet; see
-    `copy_actions`.
-    """
-    return copy_checkout(
-        into, "actions/", "src/", "templates/", "action.yml", ":(glob)*/action.yml"
-    )
-
-
-def offline_pip(into: Path) -> dict[str, str]:
-    """Environment variables with which jobs install what kci depends on from local files.
-
-    Args:
-        into: an empty folder for the wheels of the lock.
-    """
-    lock = ROOT / "actions" / "requirements.txt"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"]
-    subprocess.run(
-        [*command, "--dest", str(into), "--requirement", str(lock)], check=True, capture_output=True
-    )
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
-
-
 def installed(shared: Path, *actions: str) -> dict[str, str]:
-    """Environment variables with which jobs find kci installed, once for all workers of a test run.
-
-    Args:
-        shared: a folder that the workers have in common.
-        actions: those that need more than the others, and for which that is installed too.
+    """Environment variables with which jobs find kci installed, with what these actions need
+    besides, once for all workers of a test run, which have the folder in common.
     """
     root, checkout = shared / "kci-of-the-actions", shared / "kci-checkout"
     command = [sys.executable, "-I", str(checkout / "actions" / "install.py"), str(root)]
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
-    with_uv = os.environ | {"PATH": path}
     with locked(root):
-        if not (root / "complete").exists():
-            copy_checkout(checkout)
-            subprocess.run(command, check=True, capture_output=True, env=with_uv)
-        for action in actions:
-            if not (root / f"complete-{action}").exists():
-                subprocess.run([*command, action], check=True, capture_output=True, env=with_uv)
+        for action in ("", *actions):
+            if not (root / "-".join(filter(None, ("complete", action)))).exists():
+                if not action:
+                    copy_checkout(checkout)
+                more = [action] if action else []
+                subprocess.run(
+                    [*command, *more], check=True, capture_output=True,
+                    env=os.environ | {"PATH": path},
+                )  # fmt: skip
     # An environment of which nothing but its Python is asked for, and that is forked.
     forked = shared / f"kci-forked-{os.getpid()}"
     if not forked.exists():
@@ -144,10 +109,8 @@ def installed(shared: Path, *actions: str) -> dict[str, str]:
         (forked / "bin" / "python").symlink_to(forked_program(str(root / "bin" / "python")))
     for mark in root.glob("complete*"):
         (forked / mark.name).touch()
-    return {
-        "KCI_ACT_INSTALLED": str(forked),
-        "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh"),
-    }
+    find = STAND_INS.parent / "find-installed.sh"
+    return {"KCI_ACT_INSTALLED": str(forked), "KCI_ACT_FIND_INSTALLED": str(find)}
 
 
 def commit_all(repository: Path) -> str:
@@ -165,15 +128,9 @@ def commit_all(repository: Path) -> str:
 def pull_request(
     repository: Path, base: str, by: str = "example/kernels", known_base: str = ""
 ) -> dict[str, Any]:
-    """Make HEAD of a repository a pull request: from then on it is what GitHub checks out, the
-    merge commit.
-
-    Args:
-        repository: its HEAD is the newest commit of the pull request.
-        base: the newest commit of the branch that it is to be merged into.
-        by: the repository that it comes from.
-        known_base: what GitHub says that commit is, which it looks up at pushes to the pull request
-        only.
+    """Make HEAD of a repository, the newest commit of a pull request of `by`, what GitHub checks
+    out: the merge commit with `base`. `known_base` is what GitHub says that the base is, which it
+    looks up at pushes to the pull request only.
     """
     head = git(repository, "rev-parse", "HEAD")
     git(repository, "checkout", "--quiet", "--detach", base)
@@ -183,44 +140,25 @@ def pull_request(
 
 
 def run_workflow(
-    repository: Path,
-    workflow: str,
-    event: str,
-    scratch: Path,
-    *,
-    checkout: Path,
-    payload: dict[str, Any] | None = None,
-    env: dict[str, str] | None = None,
-    earlier: Sequence[Run] = (),
-    variables: dict[str, str] | None = None,
-    own: str = "kci/build@v1",
-    secrets: dict[str, str] | None = None,
-) -> Run:
-    """Run one workflow file of a committed repository.
+    repository: Path, workflow: str, event: str, scratch: Path, *, checkout: Path,
+    payload: dict[str, Any] | None = None, env: dict[str, str] | None = None,
+    earlier: Sequence[Run] = (), variables: dict[str, str] | None = None,
+    own: str = "kci/build@v1", secrets: dict[str, str] | None = None,
+) -> Run:  # fmt: skip
+    """Run a workflow file of a committed repository, whose HEAD is what the run builds.
 
-    Args:
-        repository: what is checked out; its HEAD is what the run builds.
-        workflow: the workflow file, relative to the repository.
-        event: `push`, `pull_request`, `workflow_dispatch` or `schedule`.
-        scratch: an existing folder for act's files, the artifacts and the event. Running twice with
-        the same folder
-            keeps the artifacts, as a second attempt does.
-        checkout: where kci's own actions come from; see `copy_checkout`.
-        payload: the event, as GitHub sends it.
-        env: more environment variables for the steps.
-        earlier: the runs on the branch before this one, oldest first; their artifacts can be
-        fetched.
-        variables: the repository's variables, for `vars`.
-        own: the repository of kci's own actions, and what follows it in the workflow; empty if it
-        uses none.
-        secrets: the repository's secrets, beside GitHub's own.
+    Running twice with the same `scratch` keeps the artifacts, as a second attempt does. kci's own
+    actions, `own` in the workflow, come from `checkout` (see `copy_actions`). `payload` is the
+    event as GitHub sends it; `earlier` are the runs on the branch before this one, oldest first,
+    whose artifacts can be fetched; `variables` and `secrets` are the repository's.
     """
     act = act_path()
     assert act, "act is not installed"
-    store = scratch / "artifacts"
+    payload = payload or {}
+    store, runs = scratch / "artifacts", scratch / "runs"
     store.mkdir(exist_ok=True)
     event_file = scratch / "event.json"
-    event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **(payload or {})}))
+    event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **payload}))
     places = (repository / workflow).parent, checkout / ".github" / "workflows"
     files = [file for place in places for file in sorted(place.glob("*.yml"))]
     files += sorted(checkout.glob("**/action.yml"))
@@ -233,16 +171,11 @@ def run_workflow(
     command += ["--no-skip-checkout", "--no-cache-server", "--concurrent-jobs", "2"]
     options = [("--platform", f"{label}=-self-hosted") for label in PLATFORMS]
     options += [("--local-repository", f"{own}={checkout}")] if own else []
-    told = {"KCI_CONTAINER": "none", **(variables or {})}
-    options += [("--var", f"{key}={value}") for key, value in told.items()]
-    told = {"GITHUB_TOKEN": TOKEN, **(secrets or {})}
-    options += [("--secret", f"{key}={value}") for key, value in told.items()]
     pinned = {(action, pin.sha) for action, pin in find_pins(text)}
     tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))
     for action, version in sorted(pinned | tagged):
         place = STAND_INS / action.rpartition("/")[2]
         options.append(("--local-repository", f"{action}@{version}={place}"))
-    runs = scratch / "runs"
     shutil.rmtree(runs, ignore_errors=True)  # of an earlier attempt
     runs.mkdir()
     pushed = ""
@@ -250,7 +183,8 @@ def run_workflow(
         (runs / str(number)).symlink_to(run.artifacts)
         pushed = str(number) if run.event == "push" else pushed
     used = set(re.findall(r"uses: (kci/build(?:/[a-z-]+)*)@v1\b", text))
-    names = github_names(repository, event, payload or {})
+    ref = payload.get("ref", "refs/heads/main")
+    ref = "refs/pull/1/merge" if event == "pull_request" else ref
     told = {
         "KCI_ACT_REPOSITORY": str(repository),
         "KCI_ACT_STORE": str(store),
@@ -259,10 +193,20 @@ def run_workflow(
         "KCI_ACT_EARLIER_RUN": pushed,
         "KCI_ACT_WORKFLOW": str(repository / workflow),
         "KCI_ACT_ACTIONS": " ".join(sorted(name.replace("/", "-") for name in used)),
-        "GITHUB_WORKFLOW_REF": f"example/kernels/{workflow}@{names['GITHUB_REF']}",
-        **names, **(env or {}),
-    }  # fmt: skip
-    options += [("--env", f"{key}={value}") for key, value in told.items()]
+        "GITHUB_WORKFLOW_REF": f"example/kernels/{workflow}@{ref}",
+        # act asks git anew for all of it at each step, which takes it longer than all else
+        "GITHUB_REPOSITORY": "example/kernels",
+        "GITHUB_REPOSITORY_OWNER": "example",
+        "GITHUB_REF": ref,
+        "SHA_REF": git(repository, "rev-parse", "HEAD"),
+        **(env or {}),
+    }
+    for option, values in {
+        "--env": told,
+        "--var": {"KCI_CONTAINER": "none", **(variables or {})},
+        "--secret": {"GITHUB_TOKEN": TOKEN, **(secrets or {})},
+    }.items():
+        options += [(option, f"{key}={value}") for key, value in values.items()]
     command += [word for option in options for word in option]
     path = os.pathsep.join([str(STAND_INS / "bin"), str(STAND_INS / "here"), os.environ["PATH"]])
     surroundings = os.environ | {"PATH": path, "XDG_CACHE_HOME": str(scratch / "cache")}
@@ -270,29 +214,15 @@ def run_workflow(
     # one unguarded map where local actions are; on one thread none is interrupted there. On
     # several, Go ends act: "concurrent map writes".
     surroundings |= {"DOCKER_HOST": "", "GOGC": "off", "GOMEMLIMIT": "500MiB", "GOMAXPROCS": "1"}
-    done = subprocess.run(
-        command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False
-    )
+    done = ran(*command, cwd=repository, env=surroundings)
     (scratch / "act.log").write_text(done.stdout + done.stderr)
-    return _parse(done.stdout, store, done.returncode == 0)
+    jobs, checks, log = _parse(done.stdout)
+    return Run(jobs, store, log, done.returncode == 0, checks, event)
 
 
-def github_names(repository: Path, event: str, payload: dict[str, Any]) -> dict[str, str]:
-    """What a run is about; act asks git anew for all of it at each step, which takes it longer than
-    all else.
-    """
-    ref = "refs/pull/1/merge" if event == "pull_request" else payload.get("ref", "refs/heads/main")
-    return {
-        "GITHUB_REPOSITORY": "example/kernels",
-        "GITHUB_REPOSITORY_OWNER": "example",
-        "GITHUB_REF": ref,
-        "SHA_REF": git(repository, "rev-parse", "HEAD"),
-    }
-
-
-def _parse(output: str, store: Path, ok: bool) -> Run:
-    """act gives all legs of a matrix the result of the worst one; here each leg has the result of
-    its own steps.
+def _parse(output: str) -> tuple[dict[str, str], dict[str, str], str]:
+    """Jobs, checks and log. act gives all legs of a matrix the result of the worst one; here each
+    leg has the result of its own steps.
     """
     jobs: dict[str, str] = {}
     checks: dict[str, str] = {}
@@ -308,9 +238,8 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
             printed[""].append(message)
             continue
         matrix = entry.get("matrix") or {}
-        name = " ".join(
-            [entry["jobID"], *(str(matrix[key]) for key in ("kernel", "name") if key in matrix)]
-        )
+        which = (str(matrix[key]) for key in ("kernel", "name") if key in matrix)
+        name = " ".join([entry["jobID"], *which])
         if not matrix and (called := _CALLED.fullmatch(entry["job"])):
             name = f"{entry['jobID']} {called[1]}"
         printed[name].append(message)
@@ -325,4 +254,4 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
     names = [name for name in printed if name not in failed]
     names += [name for name in reversed(printed) if name in failed]
     log = "\n".join(line for name in names for line in [f"== {name}", *printed[name]])
-    return Run(dict(sorted(jobs.items())), store, log, ok, checks)
+    return jobs, checks, log

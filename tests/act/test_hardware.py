@@ -4,14 +4,16 @@ failed or changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request
 from act.test_publishing import PUBLISH, SETTINGS, TESTED, published, ready
 from act.test_workflow import RELEASE, Runner, add_kernel, place, render
+from buildkit import write_tree
 from cli.runner import kci_process
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment
@@ -48,12 +50,11 @@ def repository(tmp_path: Path) -> Path:
 
 
 def write_test(kernel: Path, text: str) -> None:
-    (kernel / "tests").mkdir(exist_ok=True)
-    (kernel / "tests" / "test_it.py").write_text(text)
+    write_tree(kernel, {"tests/test_it.py": text})
 
 
-def ended(good: list[str], bad: list[str] | None = None) -> dict[str, str]:
-    return {**dict.fromkeys(good, "success"), **dict.fromkeys(bad or [], "failure")}
+def ended(good: Sequence[str], bad: Sequence[str] = ()) -> dict[str, str]:
+    return {**dict.fromkeys(good, "success"), **dict.fromkeys(bad, "failure")}
 
 
 class Branch:
@@ -62,27 +63,17 @@ class Branch:
     def __init__(self, repository: Path, runner: Runner, scratch: Path) -> None:
         self.repository, self.runner, self.scratch = repository, runner, scratch
         self.runs: list[Run] = []
-        self.other = 0
+
+    def run(self, workflow: str, event: str, **payload: Any) -> Run:
+        scratch = place(self.scratch, str(len(list(self.scratch.iterdir()))))
+        return self.runner.run(self.repository, workflow, event, scratch, self.runs, **payload)
 
     def push(self) -> Run:
-        folder = place(self.scratch, f"push-{len(self.runs) + 1}")
-        run = self.runner.run(self.repository, RELEASE, "push", folder, self.runs)
-        self.runs.append(run)
-        return run
+        self.runs.append(self.run(RELEASE, "push"))
+        return self.runs[-1]
 
     def of_tag(self) -> Run:
-        self.other += 1
-        folder = place(self.scratch, f"tag-{self.other}")
-        return self.runner.run(
-            self.repository, PUBLISH, "push", folder, self.runs, ref="refs/tags/v1.0"
-        )
-
-    def pull(self, base: str) -> Run:
-        payload = pull_request(self.repository, base)
-        folder = place(self.scratch, "pull")
-        return self.runner.run(
-            self.repository, RELEASE, "pull_request", folder, self.runs, **payload
-        )
+        return self.run(PUBLISH, "push", ref="refs/tags/v1.0")
 
 
 @pytest.fixture
@@ -106,9 +97,8 @@ def test_a_kernel_whose_test_failed_stays_red_and_unpublished_until_it_passes_on
     assert broken.jobs == ended(["plan"], [TEST]), broken.log
     assert "AssertionError: 3 is not 4" in broken.log
     assert not broken.ok
-    assert "tree.some-kernel.1" not in {path.name for path in broken.artifacts.iterdir()}, (
-        "it has the tree of run 41"
-    )
+    there = {path.name for path in broken.artifacts.iterdir()}
+    assert "tree.some-kernel.1" not in there, "it has the tree of run 41"
 
     tag = branch.of_tag()
     assert tag.jobs == ended(["plan"], [TEST]), tag.log
@@ -122,9 +112,8 @@ def test_a_kernel_whose_test_failed_stays_red_and_unpublished_until_it_passes_on
     mended = branch.push()
     assert mended.jobs == ended([TEST, *OTHERS]), mended.log
     tag = branch.of_tag()
-    assert tag.jobs == ended([*OTHERS, "ready", "publish some-kernel"]), (
-        "that very tree has passed these very tests"
-    )
+    passed = "that very tree has passed these very tests"
+    assert tag.jobs == ended([*OTHERS, "ready", "publish some-kernel"]), passed
     assert published(hub) == {"acme/some-kernel"}
 
 
@@ -150,6 +139,6 @@ def test_a_new_kernel_is_built_and_tested_and_so_is_a_pull_request_of_tests_only
     assert push.jobs == ended(["build softcap torch-cpu", "merge softcap", test, *OTHERS]), push.log
     tests.write_text(text.replace("functional.silu(x)", "functional.gelu(x)"))
     commit_all(repository)
-    pull = branch.pull(base)
+    pull = branch.run(RELEASE, "pull_request", **pull_request(repository, base))
     assert pull.jobs == ended(["plan"], [test]), pull.log
     assert "read by the tests; the tests run again on cpu-x86_64-linux" in pull.log

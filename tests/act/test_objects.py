@@ -7,8 +7,6 @@ Each job has a cache of its own, as a fresh runner has.
 from __future__ import annotations
 
 import collections
-import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +20,19 @@ from act.harness import (
     copy_actions,
     installed,
     pull_request,
-    run_workflow,
 )
+from act.test_workflow import RELEASE, Runner
 from buildkit import OLDER_SYSTEM, program, write_tree
-from cli.runner import kci
+from cli.runner import ended, kci
 from kci.builders.native.objects import read_head
-from kci.tree.manifest import Manifest, read_manifest
+from kci.run.records import RECORD_FILE, KernelRecord
 from kci.tree.pack import read_leg
+from kci.utils.bounded_json import read_record
 from planning import git
 from split_kernel import sources
 
 pytestmark = [pytest.mark.torch, *NEEDS_ACT]
 
-RELEASE = ".github/workflows/kci.yml"
 VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
 SMALL = 8
 OBJECTS = SMALL + 1
@@ -82,44 +80,31 @@ class Project:
     def __init__(self, place: Path, cache: Path, shared: Path) -> None:
         self.place, self.repository = place, place / "repository"
         self.kernel = self.repository / "many"
-        write_tree(
-            self.kernel, sources([f"small{number}" for number in range(SMALL)], "int {name};\n")
-        )
-        (self.repository / "kci.toml").write_text(ONE_VARIANT)
-        own = self.repository / ".github" / "kci"
-        own.mkdir(parents=True)
-        (own / "before-build.yml").write_text(FRESH_CACHE)
+        names = [f"small{number}" for number in range(SMALL)]
+        write_tree(self.kernel, sources(names, "int {name};\n"))
+        write_tree(self.repository, {".github/kci/before-build.yml": FRESH_CACHE})
         self.checkout = copy_actions(place / "checkout")
         (place / "bin").mkdir()
-        counted = program(
-            place / "bin", "counted-g++", OLDER_SYSTEM + COUNTED.replace("HERE", str(place))
-        )
+        text = OLDER_SYSTEM + COUNTED.replace("HERE", str(place))
+        counted = program(place / "bin", "counted-g++", text)
         self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), **installed(shared)}
         self.count = 0
 
     def source(self, number: int) -> Path:
         return self.kernel / "csrc" / f"small{number}.cpp"
 
-    def render(self) -> None:
-        done = kci("render", "--output", self.repository, self.repository)
-        assert done.code == 0, done.stderr
+    def render(self, settings: str = "") -> None:
+        """With more of kci.toml."""
+        (self.repository / "kci.toml").write_text(ONE_VARIANT + settings)
+        ended(kci("render", "--output", self.repository, self.repository), 0)
         commit_all(self.repository)
-
-    def settings(self, text: str) -> None:
-        """More of kci.toml."""
-        with (self.repository / "kci.toml").open("a") as file:
-            file.write(text)
 
     def made(self) -> collections.Counter[str]:
         """How often each object was compiled, since this was asked last."""
         notes = self.place / "made"
-        found = (
-            collections.Counter(notes.read_text().split())
-            if notes.exists()
-            else collections.Counter[str]()
-        )
+        found = notes.read_text().split() if notes.exists() else []
         notes.unlink(missing_ok=True)
-        return found
+        return collections.Counter(found)
 
     def run(self, event: str, *earlier: Run, attempt: int = 1, **payload: Any) -> Run:
         """Run the workflow; a push has everything that there is.
@@ -132,15 +117,10 @@ class Project:
         self.count += attempt == 1
         scratch = self.place / f"scratch-{self.count}"
         scratch.mkdir(exist_ok=True)
-        numbers = {
-            "GITHUB_RUN_ID": str(FIRST_RUN + len(earlier)),
-            "GITHUB_RUN_ATTEMPT": str(attempt),
-        }
-        return run_workflow(
-            self.repository, RELEASE, event, scratch, checkout=self.checkout,
-            env=self.env | numbers,
-            earlier=earlier, payload=payload,
-        )  # fmt: skip
+        number = str(FIRST_RUN + len(earlier))
+        env = {**self.env, "GITHUB_RUN_ID": number, "GITHUB_RUN_ATTEMPT": str(attempt)}
+        runner = Runner(self.checkout, env)
+        return runner.run(self.repository, RELEASE, event, scratch, earlier, **payload)
 
 
 @pytest.fixture
@@ -158,23 +138,12 @@ def used(run: Run, attempt: int = 1) -> tuple[int, int, tuple[str, ...]]:
     return objects.found, objects.made, objects.runs
 
 
-def manifest(run: Run, into: Path) -> Manifest:
-    with tarfile.open(run.artifacts / "tree.split.1" / "kci-tree.tar") as archive:
-        archive.extractall(into, filter="data")
-    found = read_manifest(into)
-    assert found is not None
-    return found
-
-
-def record(run: Run) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(
-        (run.artifacts / "run-record.split.1" / "kci-record.json").read_text()
-    )
-    return read
+def record(run: Run) -> KernelRecord:
+    return read_record(run.artifacts / "run-record.split.1" / RECORD_FILE, KernelRecord)
 
 
 def test_a_leg_that_failed_goes_on_and_a_change_of_a_line_compiles_one_object(
-    project: Project, tmp_path: Path
+    project: Project,
 ) -> None:
     project.render()
     (project.place / "broken").touch()
@@ -182,8 +151,7 @@ def test_a_leg_that_failed_goes_on_and_a_change_of_a_line_compiles_one_object(
     leg, objects = f"split {VARIANT}", f"objects.split.{VARIANT}-1"
     assert run.jobs[f"build {leg}"] == "failure", run.log
     assert {path.name for path in run.artifacts.glob("objects.*")} == {objects}
-    (kept,) = record(run)["objects"]
-    there = kept["made"]
+    there = record(run).objects[0].made
     assert 0 < there < OBJECTS
     project.made()
 
@@ -197,15 +165,14 @@ def test_a_leg_that_failed_goes_on_and_a_change_of_a_line_compiles_one_object(
     second = project.run("push", again)
     assert second.jobs == jobs, second.log
     assert used(second) == (OBJECTS - 1 - NAMED, 1 + NAMED, ("41",))
-    (present,) = manifest(second, tmp_path / "tree").present
+    kept = record(second)
+    assert kept.manifest is not None
+    (present,) = kept.manifest.present
     assert present.objects is not None
     assert (present.objects.runs, present.objects.made) == (("41",), 1 + NAMED)
-    (kept,) = record(second)["objects"]
-    assert (kept["artifact"], kept["found"], kept["made"]) == (
-        objects,
-        OBJECTS - 1 - NAMED,
-        1 + NAMED,
-    )
+    (there,) = kept.objects
+    found = (there.artifact, there.found, there.made)
+    assert found == (objects, OBJECTS - 1 - NAMED, 1 + NAMED)
 
 
 def kept_by(run: Run) -> dict[str, int]:
@@ -218,8 +185,7 @@ def kept_by(run: Run) -> dict[str, int]:
 
 
 def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Project) -> None:
-    project.settings('[[limits]]\nkernel = "split"\nparts = 2\n')
-    project.render()
+    project.render('[[limits]]\nkernel = "split"\nparts = 2\n')
     first = project.run("push")
     parts = [f"parts split {VARIANT}.part{number}of2" for number in (1, 2)]
     jobs = dict.fromkeys([*parts, f"link split {VARIANT}", "kci", "merge split", "plan"], "success")
@@ -237,12 +203,10 @@ def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Projec
     project.source(3).write_text("int small3() { return 33; }\n")
     commit_all(project.repository)
     git(project.repository, "branch", "base", "HEAD~1")
-    fork = project.run(
-        "pull_request", first, **pull_request(project.repository, "base", by="somebody/kernels")
-    )
+    change = pull_request(project.repository, "base", by="somebody/kernels")
+    fork = project.run("pull_request", first, **change)
     assert fork.jobs == jobs, fork.log
     assert project.made().total() == 1 + NAMED
-    fork = fork._replace(event="pull_request")
 
     # Somebody has put something else in their place.
     for pack in fork.artifacts.glob("objects.*/*.tar"):
@@ -254,14 +218,9 @@ def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Projec
         project.source(number).write_text(f"int small{number}() {{ return {number + 100}; }}\n")
     second = project.run("push", first, fork)
     # act does not run the gate: it takes a called job that may fail for one that must not.
-    ended = {
-        name.split()[0]: result
-        for name, result in second.jobs.items()
-        if not name.startswith("parts ")
-    }
-    assert ended == dict.fromkeys(["link", "merge", "plan"], "success"), second.log
+    results = {name.split()[0]: result for name, result in second.jobs.items()}
+    results.pop("parts")
+    assert results == dict.fromkeys(["link", "merge", "plan"], "success"), second.log
     assert ".part2of2" not in kept_by(second)
-    assert project.made().total() == SMALL - 3 + NAMED, (
-        "what the fork has compiled is compiled once more"
-    )
+    assert project.made().total() == SMALL - 3 + NAMED, "what the fork has made is made once more"
     assert used(second)[2] == ("41", "43")

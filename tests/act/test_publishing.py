@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import pytest
 
 from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed
 from act.test_workflow import Runner, add_kernel, place, render
-from action_inputs import inputs_of
-from cli.runner import kci
-from conftest import read_yaml
+from action_inputs import inputs_of, outputs_in
+from buildkit import write_tree
+from cli.runner import ended, kci
+from conftest import ran, read_yaml
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment, there
 from run.cuda_python import python_with_cuda
@@ -65,7 +65,7 @@ def repository(tmp_path: Path) -> Path:
 
 def action(
     name: str, runner: Runner, scratch: Path, cwd: Path, **inputs: str
-) -> tuple[int, str, str]:
+) -> tuple[int, str, dict[str, str]]:
     """An action on its own: act runs no job that needs a called workflow which failed, whatever its
     `if` says.
     """
@@ -74,9 +74,8 @@ def action(
     env |= {"GITHUB_OUTPUT": str(output), "RUNNER_TEMP": str(scratch)}
     env |= {"GITHUB_RUN_ID": "1", "GITHUB_RUN_ATTEMPT": "1", **inputs_of(**inputs)}
     python = Path(runner.env["KCI_ACT_INSTALLED"]) / "bin" / "python"
-    command = [str(python), "-E", "-P", "-u", "-m", "kci.actions", name]
-    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr, output.read_text() if output.exists() else ""
+    done = ran(python, *["-E", "-P", "-u", "-m", "kci.actions"], name, env=env, cwd=cwd)
+    return done.returncode, done.stdout + done.stderr, outputs_in(output)
 
 
 def ready(
@@ -88,13 +87,12 @@ def ready(
     (scratch / "kci-records").symlink_to(run.artifacts)
     (step,) = read_yaml((repository / PUBLISH).read_text())["jobs"]["ready"]["steps"]
     given = {**step["with"], "results": "plan=success"}
-    code, said, output = action("gate", runner, scratch, repository, **given)
+    code, said, outputs = action("gate", runner, scratch, repository, **given)
     assert code == 0, said
-    (line,) = [line for line in output.splitlines() if line.startswith('{"include"')]
     results = "plan=success kernels=failure ready=success publish=skipped"
     code, said, _ = action("gate", runner, scratch, repository, results=results)
     assert code == 1, "the gate is red"
-    return json.loads(line)["include"], said
+    return json.loads(outputs["releases"])["include"], said
 
 
 VARIANTS = {"some-kernel": ("torch-cpu", "torch-cuda"), "other-kernel": ("torch-cuda",)}
@@ -113,8 +111,8 @@ def test_the_short_file_publishes_what_the_last_push_has_built(
     """
     (repository / "kci.toml").write_text(f'{SETTINGS}pull-request = ["other-kernel"]\n')
     build_toml = repository / "other-kernel" / "build.toml"
-    theirs = '[general.hub]\nrepo-id = "theirs/other-kernel"\n[torch-noarch]'
-    build_toml.write_text(build_toml.read_text().replace("[torch-noarch]", theirs))
+    place_of_theirs = '[general.hub]\nrepo-id = "theirs/other-kernel"\n[torch-noarch]'
+    build_toml.write_text(build_toml.read_text().replace("[torch-noarch]", place_of_theirs))
     head = hub["theirs/other-kernel"].write("v1", {"README.md": b"theirs"}, "version 1")
     commit_all(repository)
     render(repository, "--short")
@@ -126,25 +124,16 @@ def test_the_short_file_publishes_what_the_last_push_has_built(
     package.write_text("VALUE = 1\n")
     commit_all(repository)
     scratch = place(tmp_path, "2")
-    newer_runs(
-        scratch,
-        [("publish other-kernel", "failure")],
-        [("dry run of other-kernel", "success"), ("publish other-kernel-2", "success")],
-    )
+    others = [("dry run of other-kernel", "success"), ("publish other-kernel-2", "success")]
+    newer_runs(scratch, [("publish other-kernel", "failure")], others)
     run = runner.run(repository, PUBLISH, "push", scratch, [push], ref="refs/tags/v1.0")
-    ran = [
-        "build other-kernel torch-cuda",
-        "merge other-kernel",
-        "publish other-kernel",
-        "publish some-kernel",
-    ]
-    assert run.jobs == dict.fromkeys([*ran, "kci", "plan", "ready"], "success"), run.log
+    jobs = [BUILDS[-1], "merge other-kernel", "publish other-kernel", "publish some-kernel"]
+    assert run.jobs == dict.fromkeys([*jobs, "kci", "plan", "ready"], "success"), run.log
     assert "kci" not in run.checks
     assert published(hub) == {"acme/some-kernel", "theirs/other-kernel"}
-    assert hub["theirs/other-kernel"].branches["v1"] == head, (
-        "nothing is written before they accept it"
-    )
-    proposed = hub["theirs/other-kernel"].commits[hub["theirs/other-kernel"].proposals["refs/pr/1"]]
+    theirs = hub["theirs/other-kernel"]
+    assert theirs.branches["v1"] == head, "nothing is written before they accept it"
+    proposed = theirs.commits[theirs.proposals["refs/pr/1"]]
     assert {"README.md", "build/torch-cuda/metadata.json"} <= proposed.keys()
 
 
@@ -156,10 +145,9 @@ def newer_runs(scratch: Path, *ended: list[tuple[str, str]]) -> None:
     runs = [{"databaseId": 90 + number, "number": number} for number in (*numbers, 1, 0)]
     (scratch / "publish-runs.json").write_text(json.dumps(runs))  # this run is number 1
     for number, listed in zip(numbers, ended, strict=True):
-        told = [
-            {"name": name, "conclusion": result, "html_url": f"{90 + number} {name}"}
-            for name, result in listed
-        ]
+        told = []
+        for name, result in listed:
+            told.append({"name": name, "conclusion": result, "html_url": f"{90 + number} {name}"})
         (scratch / f"publish-jobs-{90 + number}.json").write_text(json.dumps({"jobs": told}))
 
 
@@ -175,9 +163,8 @@ def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_
     broken = add_kernel(repository, "broken-kernel", ("cpu",))
     (broken / "torch-ext" / "broken_kernel" / "__init__.py").write_text("double = not_defined\n")
     add_kernel(repository, "failing-kernel", ("cuda",))
-    for name, text in (("some-kernel", "# fine\n"), ("failing-kernel", "# BROKEN\n")):
-        (repository / name / "tests").mkdir()
-        (repository / name / "tests" / "test_it.py").write_text(text)
+    texts = {"some-kernel": "# fine\n", "failing-kernel": "# BROKEN\n"}
+    write_tree(repository, {f"{name}/tests/test_it.py": text for name, text in texts.items()})
     (repository / "kci.toml").write_text(f'{TESTED}[plan]\nload = ["cpu"]\n')
     commit_all(repository)
     render(repository)
@@ -185,24 +172,16 @@ def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_
     variables = {"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))}
     machine = Runner(runner.checkout, runner.env, variables)
     run = machine.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
-    names = ("some-kernel", "failing-kernel")
-    succeeded = [job for name in names for job in (f"build {name} torch-cuda", f"merge {name}")]
-    succeeded += ["test some-kernel cuda-x86_64-linux", "plan"]
-    failed = [
-        "build broken-kernel torch-cpu",
-        "merge broken-kernel",
-        "test failing-kernel cuda-x86_64-linux",
-    ]
-    assert run.jobs == {
-        **dict.fromkeys(succeeded, "success"),
-        **dict.fromkeys(failed, "failure"),
-    }, run.log
+    good = [job for name in texts for job in (f"build {name} torch-cuda", f"merge {name}")]
+    good += ["test some-kernel cuda-x86_64-linux", "plan"]
+    bad = ["build broken-kernel torch-cpu", "merge broken-kernel"]
+    bad += ["test failing-kernel cuda-x86_64-linux"]
+    assert run.jobs == dict.fromkeys(good, "success") | dict.fromkeys(bad, "failure"), run.log
     assert "NameError: name 'not_defined' is not defined" in run.log
     assert "KCI785" in run.log
     (release,), said = ready(repository, runner, run, scratch)
     assert release["kernel"] == "some-kernel"
-    assert "broken-kernel" in said
-    assert "failing-kernel" in said
+    assert all(name in said for name in ("broken-kernel", "failing-kernel"))
     folder = scratch / "release" / "tree"
     folder.mkdir(parents=True)
     shutil.copy(run.artifacts / "tree.some-kernel.1" / "kci-tree.tar", folder)
@@ -227,10 +206,8 @@ def sigstore(repository: Path, hub: FakeHub) -> Iterator[OwnSigstore]:
 
     with serving_sigstore(OwnSigstore(**claims)) as running:
         hub.trusts = trusts
-        (repository / "kci.toml").write_text(SIGNED)
-        (repository / "sigstore.json").write_text(running.trust_config())
-        (repository / ".github" / "kci").mkdir()
-        (repository / ".github" / "kci" / "before-merge.yml").write_text(BEFORE_MERGE)
+        files = {"kci.toml": SIGNED, "sigstore.json": running.trust_config()}
+        write_tree(repository, files | {".github/kci/before-merge.yml": BEFORE_MERGE})
         commit_all(repository)
         render(repository)
         yield running
@@ -246,11 +223,10 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
     repository: Path, runner: Runner, hub: FakeHub, sigstore: OwnSigstore, tmp_path: Path
 ) -> None:
     scratch = place(tmp_path, "scratch")
-    run = without_token(runner, sigstore).run(
-        repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0"
-    )
-    ran = [*BUILDS, *(f"{job} {name}" for job in ("merge", "publish") for name in VARIANTS)]
-    assert run.jobs == dict.fromkeys([*ran, "kci", "plan", "ready"], "success"), run.log
+    machine = without_token(runner, sigstore)
+    run = machine.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
+    jobs = [*BUILDS, *(f"{job} {name}" for job in ("merge", "publish") for name in VARIANTS)]
+    assert run.jobs == dict.fromkeys([*jobs, "kci", "plan", "ready"], "success"), run.log
     assert run.checks["kci-publish"] == "success"
     assert "kci" not in run.checks, "branch protection would take it for the pull request's"
     assert run.log.count("attested: /") == 2
@@ -262,21 +238,18 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
         assert len(hub.asked(rf"POST .*{name}/commit/v1")) == 1
         signed = {f"build/{variant}/metadata.json.sigstore" for variant in variants}
         assert {*signed, "build/kci-attestation.sigstore.json"} <= there.keys()
-        tree = repository / f"fetched-{name}"
+        fetched = repository / f"fetched-{name}"
+        tree = fetched / "build"
         for path, data in there.items():
-            if path.startswith("build/"):
-                (tree / path.removeprefix("build/")).parent.mkdir(parents=True, exist_ok=True)
-                (tree / path.removeprefix("build/")).write_bytes(data)
+            (fetched / path).parent.mkdir(parents=True, exist_ok=True)
+            (fetched / path).write_bytes(data)
         workflow = f"example/kernels/{PUBLISH}@refs/tags/v1.0"
         trusted = ("--repository", "example/kernels", "--workflow", workflow)
         trusted += ("--trust-config", str(repository / "sigstore.json"))
-        checked = kci("verify", tree, "--signatures", *trusted)
-        assert checked.code == 0, checked.stdout + checked.stderr
+        ended(kci("verify", tree, "--signatures", *trusted), 0)
         (tree / "torch-cuda" / "added.py").write_text("")
-        assert (
-            "added.py is there and was not signed"
-            in kci("verify", tree, "--signatures", *trusted).stderr
-        )
+        checked = kci("verify", tree, "--signatures", *trusted)
+        assert "added.py is there and was not signed" in checked.stderr
         assert run.log.count(f"before the merge: {name}.") == 1
 
 
@@ -331,11 +304,9 @@ def test_without_a_signature_nothing_is_published(
 ) -> None:
     sigstore.spoil = lambda path, answer: (503, {}) if path == "/api/v1/log/entries" else answer
     scratch = place(tmp_path, "scratch")
-    inputs = {"tier": "release", "kernel": "other-kernel", "only": "", "backends": ""}
-    inputs["dry-run"] = "false"
-    run = without_token(runner, sigstore).run(
-        repository, PUBLISH, "workflow_dispatch", scratch, inputs=inputs
-    )
+    inputs = {"tier": "release", "kernel": "other-kernel", "dry-run": "false"}
+    machine = without_token(runner, sigstore)
+    run = machine.run(repository, PUBLISH, "workflow_dispatch", scratch, inputs=inputs)
     built = ["build other-kernel torch-cuda", "merge other-kernel", "plan", "ready"]
     failed = dict.fromkeys(["publish other-kernel", "kci"], "failure")
     assert run.jobs == {**dict.fromkeys(built, "success"), **failed}, run.log

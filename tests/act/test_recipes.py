@@ -22,6 +22,7 @@ from act.harness import (
     run_workflow,
 )
 from act.test_workflow import Runner, add_kernel, place, render
+from buildkit import program
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment
 from wheels import make_wheel
@@ -29,8 +30,7 @@ from wheels import make_wheel
 pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
 FOLDER = ".github/workflows"
-PIPX = """#!/bin/sh
-# Hosted runners have pipx; here uv does the same.
+PIPX = """# Hosted runners have pipx; here uv does the same.
 test "$1" = run && shift
 package=$1 && shift
 exec uv tool run --from "$package" griffe "$@"
@@ -51,12 +51,9 @@ def recipe(repository: Path, name: str) -> str:
 def test_a_call_that_breaks_is_found(
     change: str, fine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tools = place(tmp_path, "tools")
-    (tools / "pipx").write_text(PIPX)
-    (tools / "pipx").chmod(0o755)
-    monkeypatch.setenv(
-        "PATH", os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
-    )
+    tools = [str(place(tmp_path, "tools")), str(Path(sys.executable).parent), os.environ["PATH"]]
+    program(tmp_path / "tools", "pipx", PIPX)
+    monkeypatch.setenv("PATH", os.pathsep.join(tools))
     repository = tmp_path / "repository"
     package = add_kernel(repository, "relu") / "torch-ext" / "relu" / "__init__.py"
     workflow = recipe(repository, "api.yml")
@@ -95,17 +92,12 @@ def test_what_a_run_built_is_staged_and_packed_for_a_machine_without_a_network(
     assert push.ok, push.log
 
     def dispatch(workflow: str) -> Run:
+        scratch = place(tmp_path, Path(workflow).stem)
         return run_workflow(
-            repository,
-            workflow,
-            "workflow_dispatch",
-            place(tmp_path, Path(workflow).stem),
-            checkout=runner.checkout,
-            payload={"inputs": {"run": str(FIRST_RUN), "branch": "pr-7"}},
-            env=runner.env,
-            earlier=[push],
-            secrets={"HF_TOKEN": TOKEN},
-        )
+            repository, workflow, "workflow_dispatch", scratch, checkout=runner.checkout,
+            payload={"inputs": {"run": str(FIRST_RUN), "branch": "pr-7"}}, env=runner.env,
+            earlier=[push], secrets={"HF_TOKEN": TOKEN},
+        )  # fmt: skip
 
     staged = dispatch(staging)
     assert staged.jobs == {"staging": "success"}, staged.log

@@ -5,14 +5,15 @@ and is mended.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, run_workflow
+from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed
 from act.test_objects import COUNTED
-from act.test_workflow import add_kernel
+from act.test_workflow import Runner, add_kernel, place
 from buildkit import OLDER_SYSTEM, program, write_tree
 from cli.runner import ended, kci
 from planning import git
@@ -74,16 +75,13 @@ class Scheduled:
         self.render(SETTINGS)
         git(folder, "init", "--quiet", "--bare", str(self.origin))
         config = folder / "gitconfig"
-        config.write_text(
-            f'[url "{self.origin}"]\n\tinsteadOf = https://github.com/example/kernels\n'
-        )
+        name = "https://github.com/example/kernels"
+        config.write_text(f'[url "{self.origin}"]\n\tinsteadOf = {name}\n')
         self.checkout = copy_actions(folder / "checkout")
         self.env = {
-            "KCI_CACHE": str(cache),
-            "KCI_ACT_ISSUES": str(folder / "issues.json"),
-            "GIT_CONFIG_GLOBAL": str(config),
-            **installed(shared),
-        }
+            "KCI_CACHE": str(cache), "KCI_ACT_ISSUES": str(folder / "issues.json"),
+            "GIT_CONFIG_GLOBAL": str(config), **installed(shared),
+        }  # fmt: skip
         self.count = 0
 
     def render(self, settings: str) -> None:
@@ -91,45 +89,29 @@ class Scheduled:
         ended(kci("render", "--output", self.repository, self.repository), 0)
         commit_all(self.repository)
 
-    def run(self, **variables: str) -> Run:
-        """One scheduled run.
-
-        Args:
-            variables: the repository's.
-        """
+    def run(self, python: str) -> Run:
+        """One scheduled run; this Python tests."""
         self.count += 1
-        scratch = self.folder / f"run-{self.count}"
-        scratch.mkdir()
-        number = {"GITHUB_RUN_NUMBER": str(self.count)}
-        return run_workflow(
-            self.repository, COMPAT, "schedule", scratch, checkout=self.checkout,
-            env={**self.env, **number},
-            variables=variables,
-        )  # fmt: skip
+        env = {**self.env, "GITHUB_RUN_NUMBER": str(self.count)}
+        runner = Runner(self.checkout, env, {"KCI_TEST_PYTHON": python})
+        scratch = place(self.folder, f"run-{self.count}")
+        return runner.run(self.repository, COMPAT, "schedule", scratch)
 
     def history(self) -> list[dict[str, Any]]:
         """The files on the branch, oldest first."""
         listed = git(self.origin, "ls-tree", "-r", "--name-only", "kci-history").split()
         return [json.loads(git(self.origin, "show", f"kci-history:{name}")) for name in listed]
 
-    def issues(self) -> list[tuple[str, str]]:
-        """State and title of each issue."""
-        return [(issue["state"], issue["title"]) for issue in self._told()["issues"]]
-
-    def bodies(self) -> list[str]:
-        return [issue["body"] for issue in self._told()["issues"]]
+    def issues(self) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = self._told()["issues"]
+        return told
 
     def changes(self) -> list[str]:
         """The requests that change an issue, of the last run."""
-        told = [
-            item for item in self._told()["requests"] if "/issues" in item or "/actions/" in item
-        ]
-        last = max(number for number, item in enumerate(told) if item.startswith("GET"))
-        return [
-            item.partition(" ")[0]
-            for item in told[last:]
-            if "/issues" in item and not item.startswith("GET")
-        ]
+        told = [one for one in self._told()["requests"] if re.search("/issues|/actions/", one)]
+        last = max(number for number, one in enumerate(told) if one.startswith("GET"))
+        changing = [one for one in told[last:] if "/issues" in one and not one.startswith("GET")]
+        return [one.partition(" ")[0] for one in changing]
 
     def _told(self) -> dict[str, Any]:
         told: dict[str, Any] = json.loads((self.folder / "issues.json").read_text())
@@ -154,16 +136,16 @@ def test_what_broke_becomes_an_issue_and_a_repair_closes_it(
     source = kernel / "csrc" / "one.cpp"
     good = source.read_text()
     source.write_text(good.replace("{ ;", "{ input.removed_in_this_torch();"))
-    place = Scheduled(tmp_path, shared_by_workers, torch_cache)
+    scheduled = Scheduled(tmp_path, shared_by_workers, torch_cache)
     counted = f"{OLDER_SYSTEM}{COUNTED.replace('HERE', str(tmp_path))}"
-    place.env["CXX"] = str(program(tmp_path, "counted-g++", counted))
+    scheduled.env["CXX"] = str(program(tmp_path, "counted-g++", counted))
     python = str(python_with_cuda(tmp_path))
     built = "some-kernel torch-cuda x86_64-linux 2.13 13.4"
     on_hardware = "some-kernel torch-cuda x86_64-linux+hardware 2.14 13.0"
 
-    first = place.run(KCI_TEST_PYTHON=python)
+    first = scheduled.run(python)
     assert first.jobs == dict.fromkeys([f"build {SPLIT}", *LEGS], "success"), first.log
-    run, again = sorted(place.history(), key=lambda item: item.get("look", 1))
+    run, again = sorted(scheduled.history(), key=lambda item: item.get("look", 1))
     failed = {failure["leg"]: failure for failure in run["failed"]}
     removed = "split torch213-cxx11-cpu-x86_64-linux x86_64-linux 2.13 -"
     assert failed.keys() == {item["leg"] for item in again["failed"]} == {removed, on_hardware}
@@ -172,26 +154,27 @@ def test_what_broke_becomes_an_issue_and_a_repair_closes_it(
     assert "removed_in_this_torch" in failed[removed]["error"]
     replay = "kci build --variant=torch213-cxx11-cpu-x86_64-linux"
     assert failed[removed]["replay"].startswith(replay)
-    told = {title.partition(": ")[0]: (state, title) for state, title in place.issues()}
-    assert {name: state for name, (state, _) in told.items()} == {
+    told = {issue["title"].partition(": ")[0]: issue for issue in scheduled.issues()}
+    assert {name: issue["state"] for name, issue in told.items()} == {
         "split": "open", "some-kernel": "open",
     }  # fmt: skip
-    assert "removed_in_this_torch" in told["split"][1]
-    assert all("cc @acme/kernels" in body for body in place.bodies())
-    assert place.changes() == ["POST", "POST"]
+    assert "removed_in_this_torch" in told["split"]["title"]
+    assert all("cc @acme/kernels" in issue["body"] for issue in told.values())
+    assert scheduled.changes() == ["POST", "POST"]
     (tmp_path / "made").unlink()
 
     source.write_text(good)
     test_file.write_text("")
-    place.render(f'{SETTINGS}[[limits]]\nkernel = "split"\nparts = 2\n')
-    second = place.run(KCI_TEST_PYTHON=python)
+    scheduled.render(f'{SETTINGS}[[limits]]\nkernel = "split"\nparts = 2\n')
+    second = scheduled.run(python)
     assert second.jobs == dict.fromkeys([*PARTS, *LEGS], "success"), second.log
     made = (tmp_path / "made").read_text().split()
     assert len(made) == len(set(made)) == OBJECTS, "the link compiles nothing"
-    assert place.changes() == ["PATCH", "PATCH"]
-    assert [state for state, _ in place.issues()] == ["closed", "closed"]
-    assert all(body.count("Every leg below passes again.") == 1 for body in place.bodies())
-    last = place.history()[-1]
+    assert scheduled.changes() == ["PATCH", "PATCH"]
+    for issue in scheduled.issues():
+        assert issue["state"] == "closed"
+        assert issue["body"].count("Every leg below passes again.") == 1
+    last = scheduled.history()[-1]
     assert (last["run"], last.get("failed", [])) == (2, [])
     assert last["passed"] == sorted([built, on_hardware, removed])
     assert "with torch 2.13: passed, 1 passed" in second.log

@@ -17,7 +17,6 @@ from act.test_workflow import (
     add_kernel,
     place,
     render,
-    runner,  # noqa: F401
     tree_names,
 )
 from conftest import AT_TOP, ROOT
@@ -48,7 +47,7 @@ def change(kernel: Path, text: str) -> None:
     commit_all(kernel.parent)
 
 
-def test_one_kernel_is_built_once_and_a_failed_leg_again(tmp_path: Path, runner: Runner) -> None:  # noqa: F811
+def test_one_kernel_is_built_once_and_a_failed_leg_again(tmp_path: Path, runner: Runner) -> None:
     repository = short(tmp_path, "some-kernel")
     first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
     assert first.jobs == dict.fromkeys([*LEGS, *AROUND], "success"), first.log
@@ -61,10 +60,8 @@ def test_one_kernel_is_built_once_and_a_failed_leg_again(tmp_path: Path, runner:
     folder = place(tmp_path, "2")
     second = machine.run(repository, RELEASE, "push", folder, [first])
     assert not second.ok
-    assert second.jobs == {
-        **dict.fromkeys([*LEGS, "merge some-kernel"], "failure"),
-        "plan": "success",
-    }, second.log
+    failed = dict.fromkeys([*LEGS, "merge some-kernel"], "failure")
+    assert second.jobs == {**failed, "plan": "success"}, second.log
     attempt = Runner(runner.checkout, {**runner.env, "GITHUB_RUN_ATTEMPT": "2"})
     again = attempt.run(repository, RELEASE, "push", folder, [first])
     assert again.jobs == first.jobs, again.log
@@ -72,15 +69,13 @@ def test_one_kernel_is_built_once_and_a_failed_leg_again(tmp_path: Path, runner:
 
 
 def test_of_three_kernels_what_a_pull_request_or_a_merge_group_touches_is_built(
-    tmp_path: Path,
-    runner: Runner,  # noqa: F811
+    tmp_path: Path, runner: Runner
 ) -> None:
     repository = short(tmp_path, "some-kernel", "other-kernel", "third-kernel")
     base = git(repository, "rev-parse", "HEAD")
     change(repository / "other-kernel", "VALUE = 1\n")
-    wanted = dict.fromkeys(
-        ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"], "success"
-    )
+    ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
+    wanted = dict.fromkeys(ran, "success")
     queued = {"merge_group": {"base_sha": base}}
     group = runner.run(repository, RELEASE, "merge_group", place(tmp_path, "1"), **queued)
     assert group.jobs == wanted, group.log
@@ -92,23 +87,15 @@ def test_of_three_kernels_what_a_pull_request_or_a_merge_group_touches_is_built(
 
 
 def test_the_lines_of_the_page_build_what_event_and_settings_say(
-    tmp_path: Path,
-    runner: Runner,  # noqa: F811
+    tmp_path: Path, runner: Runner
 ) -> None:
-    tiers = """
-[tiers.cpu]
-backends = ["cpu"]
-[schedule]
-tier = "cpu"
-"""
+    tiers = '[tiers.cpu]\nbackends = ["cpu"]\n[schedule]\ntier = "cpu"\n'
     repository = short(tmp_path, "some-kernel", settings=tiers)
-    shown = [
-        re.findall(r"```yaml\n(name: kernel\n.*?)```", (ROOT / page).read_text(), re.DOTALL)
-        for page in PAGES
-    ]
-    assert shown[0][0] == shown[1][0]
-    assert len(shown[0][0].splitlines()) <= 15
-    (repository / FILE).write_text(shown[0][0])
+    pages = "".join((ROOT / page).read_text() for page in PAGES)
+    shown, other = re.findall(r"```yaml\n(name: kernel\n.*?)```", pages, re.DOTALL)
+    assert shown == other
+    assert len(shown.splitlines()) <= 15
+    (repository / FILE).write_text(shown)
     (repository / RELEASE).unlink()
     commit_all(repository)
     scheduled = runner.run(repository, COMPAT_FILE, "schedule", place(tmp_path, "1"))

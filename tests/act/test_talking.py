@@ -15,21 +15,18 @@ from conftest import read_yaml
 pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
 COMMENT = ".github/workflows/kci-comment.yml"
-SETTINGS = """
-[pull-request]
-comment = true
-"""
+SETTINGS = "[pull-request]\ncomment = true\n"
 FORK = {"full_name": "stranger/kernels", "owner": {"login": "stranger"}}
 
 
 class Talk:
     """A repository with a pull request of a fork, and what GitHub knows of it."""
 
-    def __init__(self, folder: Path, shared: Path, settings: str) -> None:
+    def __init__(self, folder: Path, shared: Path) -> None:
         self.folder = folder
         self.repository = folder / "repository"
         self.kernel = add_kernel(self.repository, backends=("cpu",))
-        (self.repository / "kci.toml").write_text(settings)
+        (self.repository / "kci.toml").write_text(SETTINGS)
         self.base = render(self.repository)
         self.state = folder / "github.json"
         env = {**installed(shared), "KCI_ACT_ISSUES": str(self.state)}
@@ -65,14 +62,13 @@ class Talk:
 
     def comment(self, name: str, run: dict[str, Any]) -> Run:
         """What follows from a run that has ended."""
-        return self.runner.run(
-            self.repository, COMMENT, "workflow_run", place(self.folder, name), workflow_run=run
-        )
+        scratch = place(self.folder, name)
+        return self.runner.run(self.repository, COMMENT, "workflow_run", scratch, workflow_run=run)
 
 
 def test_a_pull_request_of_a_fork_has_one_comment(tmp_path: Path, shared_by_workers: Path) -> None:
     """Its run cannot write that; another does, that runs nothing of the pull request."""
-    talk = Talk(tmp_path, shared_by_workers, SETTINGS)
+    talk = Talk(tmp_path, shared_by_workers)
     base, package = talk.base, talk.kernel / "torch-ext" / "some_kernel"
     good = (package / "__init__.py").read_text()
     break_package(talk.kernel)

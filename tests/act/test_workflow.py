@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,17 +20,16 @@ import pytest
 
 from act.harness import (
     NEEDS_ACT,
+    ROOT,
     Run,
     commit_all,
-    copy_actions,
-    copy_whole_actions,
-    installed,
-    offline_pip,
     pull_request,
     run_workflow,
 )
-from cli.runner import kci
-from conftest import AT_TOP, ROOT, read_yaml, write_noarch
+from buildkit import write_tree
+from checkout import copy_checkout
+from cli.runner import ended, kci
+from conftest import AT_TOP, ran, read_yaml, write_noarch
 from planning import git
 
 pytestmark = [pytest.mark.network, *NEEDS_ACT]
@@ -46,68 +46,26 @@ class Runner(NamedTuple):
     variables: dict[str, str] | None = None
 
     def run(
-        self,
-        repository: Path,
-        workflow: str,
-        event: str,
-        scratch: Path,
-        earlier: Sequence[Run] = (),
-        **payload: Any,
-    ) -> Run:
+        self, repository: Path, workflow: str, event: str, scratch: Path,
+        earlier: Sequence[Run] = (), **payload: Any,
+    ) -> Run:  # fmt: skip
         """One run of a workflow; see `run_workflow`."""
         return run_workflow(
-            repository,
-            workflow,
-            event,
-            scratch,
-            checkout=self.checkout,
-            payload=payload,
-            env=self.env,
-            earlier=earlier,
-            variables=self.variables,
-        )
-
-
-@pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path) -> Runner:
-    """Jobs find kci installed; see `installing`."""
-    checkout = copy_actions(tmp_path_factory.mktemp("checkout"))
-    return Runner(checkout, installed(shared_by_workers))
-
-
-@pytest.fixture
-def installing(tmp_path: Path) -> Runner:
-    """Each job installs kci from the checkout, as on GitHub, but from local files."""
-    return Runner(copy_whole_actions(tmp_path / "checkout"), offline_pip(tmp_path / "wheels"))
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    place = tmp_path / "scratch"
-    place.mkdir()
-    return place
+            repository, workflow, event, scratch, checkout=self.checkout, payload=payload,
+            env=self.env, earlier=earlier, variables=self.variables,
+        )  # fmt: skip
 
 
 def add_kernel(
     repository: Path, name: str = "some-kernel", backends: tuple[str, ...] = ("cpu", "cuda")
 ) -> Path:
-    return write_noarch(
-        repository / name, name, backends, code="def double(x):\n    return x + x\n"
-    )
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A committed repository with one kernel and the workflows that kci renders for it."""
-    place = tmp_path / "repository"
-    add_kernel(place)
-    render(place)
-    return place
+    code = "def double(x):\n    return x + x\n"
+    return write_noarch(repository / name, name, backends, code=code)
 
 
 @pytest.fixture
 def one_leg(tmp_path: Path) -> Path:
-    """As `repository`, for tests in which it does not matter how many legs a kernel has."""
+    """A committed repository with a kernel of one leg and the workflows that kci renders for it."""
     place = tmp_path / "repository"
     add_kernel(place, backends=("cpu",))
     render(place)
@@ -122,13 +80,8 @@ def render(repository: Path, *options: str) -> str:
     settings = repository / "kci.toml"
     told = settings.read_text() if settings.exists() else ""
     settings.write_text(told if "\nload = " in told else f"{told}\n[plan]\nload = []\n")
-    done = kci("render", "--output", repository, *options, repository)
-    assert done.code == 0, done.stderr
+    ended(kci("render", "--output", repository, *options, repository), 0)
     return commit_all(repository)
-
-
-def dispatch(only: str = "", backends: str = "", tier: str = "release") -> dict[str, Any]:
-    return {"inputs": {"tier": tier, "only": only, "backends": backends}}
 
 
 def tree_names(artifacts: Path, kernel: str = "some-kernel", attempt: int = 1) -> set[str]:
@@ -157,15 +110,10 @@ def test_pushes_build_what_changed_and_what_is_broken_stops_only_itself(
     assert gates(first) == {"kci (push)": "success"}
     assert "Install what kci depends on" not in first.log
     assert sorted(path.name for path in first.artifacts.iterdir()) == [
-        "kci-other-kernel.torch-cpu-1",
-        "kci-some-kernel.torch-cpu-1",
-        "kci-some-kernel.torch-cuda-1",
-        "run-plan.1",
-        "run-record.other-kernel.1",
-        "run-record.some-kernel.1",
-        "tree.other-kernel.1",
-        "tree.some-kernel.1",
-    ]
+        "kci-other-kernel.torch-cpu-1", "kci-some-kernel.torch-cpu-1",
+        "kci-some-kernel.torch-cuda-1", "run-plan.1", "run-record.other-kernel.1",
+        "run-record.some-kernel.1", "tree.other-kernel.1", "tree.some-kernel.1",
+    ]  # fmt: skip
     assert tree_names(first.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
 
     # One of two variants changes: the other one is carried over. One kernel does not build, one has
@@ -188,18 +136,13 @@ def test_pushes_build_what_changed_and_what_is_broken_stops_only_itself(
 
     done = gate(repository, second, tmp_path / "2", runner)
     assert (done.jobs, done.ok) == ({"kci": "failure"}, False), done.log
-    replay = (
-        "kci build --variant=torch-cpu --builder=auto --container=none --tier=release "
-        "--output=build other-kernel"
-    )
+    how = "--builder=auto --container=none --tier=release --output=build"
     assert "other-kernel torch-cpu, job other-kernel / torch-cpu: " in done.log
     assert "torch-ext/other_kernel/gone.py is a link to nothing" in done.log
-    assert f"\n  {replay}\n" in done.log
+    assert f"\n  kci build --variant=torch-cpu {how} other-kernel\n" in done.log
     assert "job some-kernel" not in done.log
     assert "kci check wrong-kernel" in done.log
-    assert done.log.count("::error") == 3, (
-        "one for each of the two, and one that says how many there are"
-    )
+    assert done.log.count("::error") == 3, "one for each of the two, and one with their number"
 
     # Mended, the kernel has its tree of the first push.
     shutil.rmtree(wrong)
@@ -208,17 +151,24 @@ def test_pushes_build_what_changed_and_what_is_broken_stops_only_itself(
     third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
     assert third.jobs == dict.fromkeys(["kci", "plan"], "success"), third.log
 
+    inputs = {"tier": "release", "only": "torch-cu*", "backends": "cuda,cpu"}
+    inputs["kernel"] = "some-kernel"
+    by_hand = runner.run(
+        repository, RELEASE, "workflow_dispatch", place(tmp_path, "4"), inputs=inputs
+    )
+    ran = ["build some-kernel torch-cuda", "kci", "merge some-kernel", "plan"]
+    assert by_hand.jobs == dict.fromkeys(ran, "success"), by_hand.log
+    assert gates(by_hand) == {"kci (workflow_dispatch)": "success"}
+    assert tree_names(by_hand.artifacts) == {*AT_TOP, "torch-cuda"}
+
 
 LEG_CPU = ("some-kernel", "torch-cpu")
 
 
 def need_capability(repository: Path) -> None:
-    """Commit what changes the kernel's variant for CUDA and no other."""
-    file = repository / "some-kernel" / "build.toml"
-    file.write_text(
-        file.read_text().replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
-    )
-    commit_all(repository)
+    """What changes the kernel's variant for CUDA and no other."""
+    file, table = repository / "some-kernel" / "build.toml", "[torch-noarch]"
+    file.write_text(file.read_text().replace(table, f'{table}\ncuda_capabilities = ["9.0"]'))
 
 
 def digests(run: Run) -> dict[tuple[str, str], str]:
@@ -228,23 +178,29 @@ def digests(run: Run) -> dict[tuple[str, str], str]:
         with tarfile.open(tree / "kci-tree.tar") as archive:
             manifest = json.load(archive.extractfile("kci-manifest.json"))  # type: ignore[arg-type]
         assert manifest["complete"]
-        found |= {
-            (manifest["kernel"], item["variant"]): item["digest"] for item in manifest["present"]
-        }
+        for item in manifest["present"]:
+            found[manifest["kernel"], item["variant"]] = item["digest"]
     return found
 
 
 def test_the_workflow_around_the_actions_does_what_the_page_says(
-    one_leg: Path, installing: Runner, scratch: Path
+    one_leg: Path, tmp_path: Path
 ) -> None:
-    _, page = (
-        (ROOT / "docs" / "rendered.md")
-        .read_text(encoding="utf-8")
-        .split("## A workflow around the actions\n")
+    """Each job installs kci from the checkout, as on GitHub, but from local files."""
+    page = (ROOT / "docs" / "rendered.md").read_text(encoding="utf-8")
+    (text,) = re.findall(
+        r"## A workflow around the actions\n.*?```yaml\n(.*?)```", page, flags=re.DOTALL
     )
-    (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     (one_leg / ".github" / "workflows" / "kernel.yml").write_text(text)
     commit_all(one_leg)
+    parts = ("actions/", "src/", "templates/", "action.yml", ":(glob)*/action.yml")
+    lock, wheels = ROOT / "actions" / "requirements.txt", tmp_path / "wheels"
+    how = ("--quiet", "--require-hashes", "--no-deps", "--dest", str(wheels))
+    done = ran(sys.executable, "-m", "pip", "download", *how, "--requirement", str(lock))
+    assert done.returncode == 0, done.stderr
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    installing = Runner(copy_checkout(tmp_path / "checkout", *parts), index)
+    scratch = place(tmp_path, "scratch")
     run = installing.run(one_leg, ".github/workflows/kernel.yml", "push", scratch)
     assert run.jobs == dict.fromkeys([LEGS[0], "merge", "plan"], "success"), run.log
     assert run.log.count("Install what kci depends on") == len(run.jobs)
@@ -257,14 +213,9 @@ def break_package(kernel: Path) -> None:
 
 
 def gate(
-    repository: Path,
-    run: Run,
-    scratch: Path,
-    runner: Runner,
-    workflow: str = RELEASE,
-    name: str = "kci",
-    commit: str = "",
-) -> Run:
+    repository: Path, run: Run, scratch: Path, runner: Runner,
+    workflow: str = RELEASE, name: str = "kci", commit: str = "",
+) -> Run:  # fmt: skip
     """The gate job of a run, which act leaves out after a called workflow that failed, whatever
     `always()` says.
 
@@ -274,12 +225,11 @@ def gate(
     job = read_yaml((repository / workflow).read_text())["jobs"][name]
     del job["needs"]
     text = json.dumps({"on": "push", "permissions": {}, "jobs": {name: job}})
-    alone = ".github/workflows/gate-alone.yml"
-    text = text.replace("${{ needs.plan.result }}", run.jobs["plan"])
-    text = text.replace("${{ needs.kernels.result }}", "failure").replace(
-        "${{ inputs.commit }}", commit
-    )
+    known = {"needs.plan.result": run.jobs["plan"], "needs.kernels.result": "failure"}
+    for value, told in (known | {"inputs.commit": commit}).items():
+        text = text.replace(f"${{{{ {value} }}}}", told)
     assert "needs." not in text
+    alone = ".github/workflows/gate-alone.yml"
     (repository / alone).write_text(text)
     return runner.run(repository, alone, "push", scratch)
 
@@ -290,9 +240,7 @@ def test_what_was_merged_meanwhile_is_no_part_of_a_pull_request(
     """GitHub's word for the base is as old as the last push to the pull request."""
     add_kernel(one_leg, "other-kernel", ("cpu",))
     begun = render(one_leg)
-    (one_leg / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py").write_text(
-        "def half(x):\n    return x / 2\n"
-    )
+    write_tree(one_leg, {"some-kernel/torch-ext/some_kernel/__init__.py": "half = 1\n"})
     commit_all(one_leg)
     git(one_leg, "checkout", "--quiet", "-b", "meanwhile", begun)
     break_package(one_leg / "other-kernel")
@@ -309,23 +257,8 @@ def gates(run: Run) -> dict[str, str]:
     """The results that branch protection sees; only what may be merged makes the check that it
     requires.
     """
-    return {
-        name: result for name, result in run.checks.items() if "/" not in name and name != "plan"
-    }
-
-
-def test_one_kernel_and_some_of_its_variants_are_dispatched(
-    repository: Path, runner: Runner, scratch: Path
-) -> None:
-    add_kernel(repository, "other-kernel", ("cpu", "cuda", "rocm"))
-    render(repository)
-    inputs = {**dispatch(only="torch-c*", backends="cuda,rocm")["inputs"], "kernel": "other-kernel"}
-    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
-    ran = ["build other-kernel torch-cuda", "kci", "merge other-kernel", "plan"]
-    assert run.jobs == dict.fromkeys(ran, "success"), run.log
-    assert gates(run) == {"kci (workflow_dispatch)": "success"}
-    assert sorted(path.name for path in run.artifacts.glob("tree.*")) == ["tree.other-kernel.1"]
-    assert tree_names(run.artifacts, "other-kernel") == {*AT_TOP, "torch-cuda"}
+    checks = run.checks.items()
+    return {name: result for name, result in checks if "/" not in name and name != "plan"}
 
 
 OWN = ".github/workflows/kci-own-machines.yml"
@@ -342,68 +275,36 @@ labels = ["self-hosted", "gpu"]
 def statuses(scratch: Path) -> list[tuple[str, str]]:
     """The commit statuses that a run has set: the commit and the state."""
     kept = scratch / "statuses"
-    lines = kept.read_text().splitlines() if kept.exists() else []
-    found = [
-        re.search(r"/statuses/(\S+) -f state=(\w+) -f context=kci/own-machines ", line)
-        for line in lines
-    ]
-    return [(match[1], match[2]) for match in found if match]
+    asked = r"/statuses/(\S+) -f state=(\w+) -f context=kci/own-machines "
+    return re.findall(asked, kept.read_text()) if kept.exists() else []
 
 
 def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
     one_leg: Path, runner: Runner, tmp_path: Path
 ) -> None:
     (one_leg / "kci.toml").write_text(DISPATCHED)
-    base = render(one_leg)
-    package = one_leg / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py"
-    package.write_text("def double(x):\n    return 2 * x\n")
+    base, commit = render(one_leg), commit_all(one_leg)
+    own = pull_request(one_leg, base)
+    pull = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "same"), **own)
+    assert pull.jobs == {"kci": "success", "plan": "success"}, pull.log
+    assert statuses(tmp_path / "same") == [(commit, "success")], "the repository's has built all"
+    git(one_leg, "checkout", "--quiet", "main")
+    write_tree(one_leg, {"some-kernel/torch-ext/some_kernel/__init__.py": "double = 2\n"})
     commit = commit_all(one_leg)
     fork = pull_request(one_leg, base, "somebody/kernels")
     pull = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **fork)
-    assert pull.jobs == {"kci": "success", "plan": "success"}, (
-        "nothing of it runs before somebody has looked"
-    )
-    assert statuses(tmp_path / "pull") == [], (
-        "so the required status is missing, and the merge waits"
-    )
+    nothing_yet = "nothing of it runs before somebody has looked"
+    assert pull.jobs == {"kci": "success", "plan": "success"}, nothing_yet
+    assert statuses(tmp_path / "pull") == [], "so the required status is missing: the merge waits"
 
     # The file and the commit to compare with are those of the default branch.
     git(one_leg, "checkout", "--quiet", base)
     inputs = {"inputs": {"commit": commit}}
-    own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
-    assert own.jobs == dict.fromkeys([LEGS[0], "merge some-kernel", "plan", "status"], "success"), (
-        own.log
-    )
+    run = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
+    ran = [LEGS[0], "merge some-kernel", "plan", "status"]
+    assert run.jobs == dict.fromkeys(ran, "success"), run.log
     assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "success")]
-    judged = gate(
-        one_leg, own, tmp_path / "own", runner, OWN, "status", commit
-    )  # with a job that failed
+    # with a job that failed
+    judged = gate(one_leg, run, tmp_path / "own", runner, OWN, "status", commit)
     assert judged.jobs == {"status": "failure"}, judged.log
     assert statuses(tmp_path / "own")[2:] == [(commit, "failure")]
-
-
-def test_a_branch_is_not_what_somebody_reviewed(
-    one_leg: Path, runner: Runner, tmp_path: Path
-) -> None:
-    (one_leg / "kci.toml").write_text(DISPATCHED)
-    render(one_leg)
-    own = runner.run(
-        one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": "main"}
-    )
-    assert own.jobs["plan"] == "failure"
-    assert "a commit has 40 hexadecimal digits" in own.log
-    assert (tmp_path / "own" / "artifacts").exists()
-    assert not list((tmp_path / "own" / "artifacts").iterdir())
-
-
-def test_a_pull_request_of_the_repository_says_that_it_has_built_all(
-    one_leg: Path, runner: Runner, tmp_path: Path
-) -> None:
-    (one_leg / "kci.toml").write_text(DISPATCHED.partition("[runners")[0])
-    base = render(one_leg)
-    commit = commit_all(one_leg)
-    run = runner.run(
-        one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **pull_request(one_leg, base)
-    )
-    assert run.jobs == {"kci": "success", "plan": "success"}, run.log
-    assert statuses(tmp_path / "pull") == [(commit, "success")]

@@ -1,5 +1,5 @@
-"""The actions as a runner starts them: `run.sh` in a job's surroundings, with kci installed from a
-checkout.
+"""Plan, build and merge as the steps of jobs, and how a runner starts them: `run.sh`, with kci
+installed from a checkout.
 """
 
 from __future__ import annotations
@@ -7,20 +7,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import tarfile
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from action_inputs import inputs_of, outputs_in
+from action_inputs import begin_job, inputs_of, outputs_in
+from buildkit import write_tree
 from checkout import copy_checkout
-from cli.runner import kci_process
-from conftest import write_noarch
+from cli.runner import kci
+from conftest import failure, ran, write_noarch
+from kci.actions import build
+from kci.actions.common import run_action
 from kci.run.records import read_failures
-
-pytestmark = pytest.mark.network
 
 
 class Done(NamedTuple):
@@ -30,64 +32,56 @@ class Done(NamedTuple):
     summary: str
 
 
-class Runner:
-    """One job: its actions share RUNNER_TEMP, so that kci is installed once."""
-
-    def __init__(self, checkout: Path, temp: Path) -> None:
-        self.checkout, self.temp, self.count = checkout, temp, 0
-
-    def run(
-        self, action: str, cwd: Path, *, extra: dict[str, str] | None = None, **inputs: str
-    ) -> Done:
-        self.count += 1
-        output, summary = self.temp / f"output-{self.count}", self.temp / f"summary-{self.count}"
-        kept = ("PIP_", "SSL_", "HOME", "LANG", "PATH")
-        env = {name: value for name, value in os.environ.items() if name.startswith(kept)}
-        env |= {"RUNNER_TEMP": str(self.temp), "GITHUB_OUTPUT": str(output)}
-        env |= {"GITHUB_STEP_SUMMARY": str(summary)} | inputs_of(**inputs) | (extra or {})
-        done = subprocess.run(
-            ["bash", str(self.checkout / "actions" / "run.sh"), action],
-            cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            check=False,
-        )  # fmt: skip
-        told = summary.read_text() if summary.exists() else ""
-        return Done(done.returncode, done.stdout, outputs_in(output), told)
-
-    def build(self, cwd: Path, variant: str = "torch-cpu", **inputs: Any) -> Done:
-        """Build a variant of the kernel of the repository."""
-        given = {"upload": "true"} | inputs
-        return self.run("build", cwd, kernel="some", variant=variant, container="none", **given)
-
-
-@pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
-    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
-    return Runner(checkout, tmp_path_factory.mktemp("temp"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def first(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Done]:
-    """The first action of the job, which also installs kci, and the second one."""
-    repository = kernels(tmp_path_factory.mktemp("repository"))
-    for name in ("json", "click", "kci", "common"):
-        (repository / f"{name}.py").write_text("raise SystemExit('imported from the repository')\n")
-    extra = {"PYTHONPATH": str(repository)}
-    return runner.run("plan", repository, extra=extra), runner.run("plan", repository, extra=extra)
-
-
-def kernels(place: Path) -> Path:
-    (place / "kci.toml").write_text("[plan]\nload = []\n")
-    return write_noarch(place / "some", backends=("cpu", "cuda")).parent
+Step = Callable[..., Done]
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    return kernels(tmp_path)
+    place = write_tree(tmp_path / "repository", {"kci.toml": "[plan]\nload = []\n"})
+    return write_noarch(place / "some", backends=("cpu", "cuda")).parent
 
 
-def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def step(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Step:  # fmt: skip
+    """Runs a step of a job in the repository; all steps share RUNNER_TEMP."""
+    monkeypatch.setattr(build.signal, "signal", lambda *_: None)
+    monkeypatch.chdir(repository)
+
+    def run(action: str, **inputs: str) -> Done:
+        output, summary = tmp_path / "output", write_tree(tmp_path, {"summary": ""}) / "summary"
+        output.unlink(missing_ok=True)
+        usual = {"kernel": "some", "variant": "torch-cpu", "container": "none"}
+        given = (usual if action == "build" else {}) | inputs
+        begin_job(monkeypatch, tmp_path, **inputs_of(**given))
+        main = import_module(f"kci.actions.{action}").main
+        code = int(failure(SystemExit, "", run_action, main).code or 0)
+        return Done(code, "".join(capsys.readouterr()), outputs_in(output), summary.read_text())
+
+    return run
+
+
+@pytest.mark.network
+def test_modules_in_the_repository_are_not_imported(repository: Path, tmp_path: Path) -> None:
+    """The first step of a job also installs kci."""
+    for name in ("json", "click", "kci", "common"):
+        (repository / f"{name}.py").write_text("raise SystemExit('imported from the repository')\n")
+    script = copy_checkout(tmp_path / "checkout") / "actions" / "run.sh"
+    kept = ("PIP_", "SSL_", "HOME", "LANG", "PATH")
+    env = {name: value for name, value in os.environ.items() if name.startswith(kept)}
+    env |= {"RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "output")}
+    env |= {"PYTHONPATH": str(repository), **inputs_of()}
+    for installs in (True, False):
+        done = ran("bash", script, "plan", cwd=repository, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert ("::group::Install" in done.stdout) == installs
+
+
+def test_plan_build_merge(step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"kernels": "some\n", "only": "torch-c*", "backends": "cpu, cuda"}
-    plan = runner.run("plan", repository, tier="release", **asked)
+    plan = step("plan", tier="release", **asked)
     assert plan.code == 0, plan.log
     assert plan.outputs["has-work"] == "true"
     include = json.loads(plan.outputs["matrix"])["include"]
@@ -95,26 +89,21 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
     compact = json.loads(plan.outputs["plan"])
     prints = compact["kernels"][0].pop("fingerprints")
     assert set(prints) == {"torch-cpu", "torch-cuda"}
-    assert compact == {
-        "schema": 1,
-        "tier": "release",
-        "kernels": [{"name": "some-kernel", "path": "some", "version": 1,
-            "planned": ["torch-cpu", "torch-cuda"],
-                     "tree": "", "elsewhere": []}],
-    }  # fmt: skip
+    kernel = {"name": "some-kernel", "path": "some", "version": 1, "tree": "", "elsewhere": []}
+    kernel["planned"] = ["torch-cpu", "torch-cuda"]
+    assert compact == {"schema": 1, "tier": "release", "kernels": [kernel]}
     assert " " not in plan.outputs["plan"]
     words = ["--only", "torch-c*", "--backend", "cpu", "--backend", "cuda", "--format", "markdown"]
-    said = kci_process("plan", "some", *words, cwd=repository)
+    said = kci("plan", "some", *words)
     assert plan.summary.split() == said.stdout.split(), "the summary is what the command says"
     assert "| some-kernel | torch-cpu | ubuntu-24.04 |" in plan.summary
 
     downloads = tmp_path / "downloads"
     for leg in include:
         assert leg["path"] == "some"
-        attempt = {"GITHUB_RUN_ATTEMPT": "3"}
-        built = runner.build(repository, leg["variant"], jobs="1", extra=attempt)
+        monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "3")
+        built = step("build", variant=leg["variant"], jobs="1", upload="true")
         assert built.code == 0, built.log
-        assert "::group::Install" not in built.log
         assert f"::group::Build {leg['variant']}" in built.log
         assert built.outputs["artifact-name"] == f"{leg['artifact']}-3"
         assert Path(built.outputs["variant-dir"], "__init__.py").exists()
@@ -126,13 +115,11 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
 
     into = tmp_path / "tree"
     places = {"artifacts": str(downloads), "into": str(into)}
-    merged = runner.run(
-        "merge", repository, **places, plan=plan.outputs["plan"], allow_partial="false"
-    )
+    merged = step("merge", **places, plan=plan.outputs["plan"], allow_partial="false")
     assert merged.code == 0, merged.log
-    assert merged.outputs["complete"] == "true"
-    assert merged.outputs["tree"] == str(into)
-    assert merged.outputs["manifest"] == str(into / "kci-manifest.json")
+    manifest = str(into / "kci-manifest.json")
+    wanted = {"complete": "true", "tree": str(into), "manifest": manifest}
+    assert wanted.items() <= merged.outputs.items()
     whole = "### some-kernel version 1: 2 variants\n\nall planned variants are there\n"
     verified = "### Verification\n\nVerified: 0 errors"
     for part in (verified, whole, "| torch-cuda | present | "):
@@ -145,9 +132,12 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
         assert {member.mtime for member in archive} == {0}
 
 
-def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repository: Path) -> None:
+def test_a_failing_leg_says_how_to_do_the_same_at_home(
+    step: Step, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
-    built = runner.build(repository, upload="false")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    built = step("build", upload="false")
     assert built.code == 1, built.log
     replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build some"
     assert f"\n  {replay}\n" in built.log
@@ -162,15 +152,9 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     assert "::error file=some/build.toml,line=2,col=8::torch-cpu was not built" in built.log
 
 
-def test_modules_in_the_repository_are_not_imported(first: tuple[Done, Done]) -> None:
-    for done, installs in zip(first, (True, False), strict=True):
-        assert done.code == 0, done.log
-        assert ("::group::Install" in done.log) == installs
-
-
 @pytest.mark.parametrize("path", ["some/build/**", "other/build/**"])
 def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
-    runner: Runner, repository: Path, tmp_path: Path, path: str
+    step: Step, repository: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """The merge job has no checkout: the plan says what is suppressed, and why."""
     (repository / "some/torch-ext/some_kernel/__init__.py").write_text("import numpy\n")
@@ -178,15 +162,12 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
     # Its sources, which the plan and the build ask about, and trees.
     ignored = entry.format("some/torch-ext/**") + entry.format(path)
     (repository / "kci.toml").write_text(f"{ignored}[plan]\nload = []\n")
-    plan = runner.run("plan", repository, kernels="some", only="torch-cpu")
-    built = runner.build(repository)
+    plan = step("plan", kernels="some", only="torch-cpu")
+    built = step("build")
     assert built.code == 0, built.log
-    elsewhere = tmp_path / "runner"
-    elsewhere.mkdir()
-    merged = runner.run(
-        "merge", elsewhere, artifacts=built.outputs["artifact"], into=str(elsewhere / "tree"),
-        plan=plan.outputs["plan"], allow_partial="false",
-    )  # fmt: skip
+    monkeypatch.chdir(repository.parent)
+    given = {"artifacts": built.outputs["artifact"], "into": "tree"}
+    merged = step("merge", **given, plan=plan.outputs["plan"], allow_partial="false")
     if path.startswith("some"):
         assert merged.code == 0, merged.log
         assert "KCI771 because: our users have numpy" in merged.log
@@ -197,11 +178,11 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
         assert "does not meet the requirements" in merged.log
 
 
-def test_nothing_to_do(runner: Runner, repository: Path) -> None:
-    refused = runner.run("plan", repository, only="nothing-like-this")
+def test_nothing_to_do(step: Step) -> None:
+    refused = step("plan", only="nothing-like-this")
     assert refused.code == 1, "a filter that selects nothing is no green run"
     assert "nothing is selected" in refused.log
-    plan = runner.run("plan", repository, only="nothing-like-this", allow_empty="true")
+    plan = step("plan", only="nothing-like-this", allow_empty="true")
     assert plan.code == 0, plan.log
     assert plan.outputs["has-work"] == "false"
     assert json.loads(plan.outputs["matrix"]) == {"include": []}

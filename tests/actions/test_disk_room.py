@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,50 +12,41 @@ import pytest
 from kci.run.disk_room import HostedDisk, make_room
 from kci.utils.shipped import shipped
 
-HOSTED = {"RUNNER_ENVIRONMENT": "github-hosted"}
 DIRECTORIES = shipped("run/data/hosted-disk.toml", HostedDisk)().directories
 
 
-class Disk:
-    """A disk on which every directory of the list has 5 GB."""
+def removed(
+    monkeypatch: pytest.MonkeyPatch, free: int, need: int, runner: str
+) -> tuple[list[str], list[str]]:
+    """What goes from a disk on which every directory of the list has 5 GB, and what is said."""
+    gone, said = list[str](), list[str]()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-        self.free, self.removed = free, list[str]()
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=self.free * 10**9))
-        monkeypatch.setattr(Path, "is_dir", lambda path: str(path) in DIRECTORIES)
-        monkeypatch.setattr(subprocess, "run", self.run)
-
-    def run(self, command: list[str], **_: object) -> None:
+    def run(command: list[str], **_: object) -> None:
         assert command[:4] == ["sudo", "rm", "-rf", "--"]
-        self.removed.append(command[4])
-        self.free += 5
+        gone.append(command[4])
+
+    disk = lambda _: SimpleNamespace(free=(free + 5 * len(gone)) * 10**9)  # noqa: E731
+    monkeypatch.setattr(shutil, "disk_usage", disk)
+    monkeypatch.setattr(os.path, "isdir", lambda path: path in DIRECTORIES)
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("RUNNER_ENVIRONMENT", runner)
+    make_room(need, said.append)
+    return gone, said
 
 
-def test_enough_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, log = Disk(monkeypatch, 40), list[str]()
-    assert make_room(40, log.append, HOSTED)
-    assert (disk.removed, log) == ([], [])
-
-
-def test_no_more_is_removed_than_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, log = Disk(monkeypatch, 18), list[str]()
-    assert make_room(30, log.append, HOSTED)
-    assert disk.removed == list(DIRECTORIES[:3])
-    assert len(log) == 3
-
-
-def test_what_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, log = Disk(monkeypatch, 1), list[str]()
-    assert not make_room(1000, log.append, HOSTED)
-    assert disk.removed == list(DIRECTORIES)
-    assert log[-1].startswith("::warning::")
-
-
-@pytest.mark.parametrize("environ", [{}, {"RUNNER_ENVIRONMENT": "self-hosted"}])
-def test_somebodys_machine_is_not_touched(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+@pytest.mark.parametrize(
+    ("free", "need", "runner", "count", "last"),
+    [
+        (40, 40, "github-hosted", 0, ""),
+        (18, 30, "github-hosted", 3, "33 GB are free now"),  # no more than is needed
+        (1, 1000, "github-hosted", len(DIRECTORIES), "::warning::"),
+        (18, 40, "self-hosted", 0, "::warning::18 GB of disk are free"),  # somebody's machine
+        (18, 40, "", 0, "::warning::18 GB of disk are free"),
+    ],
+)
+def test_a_hosted_runner_has_room_made(
+    monkeypatch: pytest.MonkeyPatch, free: int, need: int, runner: str, count: int, last: str
 ) -> None:
-    disk, log = Disk(monkeypatch, 18), list[str]()
-    assert not make_room(40, log.append, environ)
-    assert disk.removed == []
-    assert "18 GB of disk are free" in log[0]
+    gone, said = removed(monkeypatch, free, need, runner)
+    assert gone == list(DIRECTORIES[:count])
+    assert (bool(said), last in "".join(said[-1:])) == (bool(last), True)

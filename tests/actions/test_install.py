@@ -89,16 +89,21 @@ def test_the_environment_has_the_lock_and_kci_from_the_checkout(tmp_path: Path, 
     python = tmp_path / "kci" / "bin" / "python"
     code = (
         "import kci; from importlib.metadata import version as of\n"
-        "from kci.builders.process.container import running_wheel\n"
+        "from pathlib import Path\nfrom kci.builders.process.container import running_wheel\n"
         "from kci.builders.toolchains.compilers import find_compiler_cache as cache\n"
-        "print(kci.__file__, of('click'), of('kci'), running_wheel() is not None, cache())"
+        "print(kci.__file__, of('click'), of('kci'), running_wheel(Path())[0].name, cache())"
     )
     env = os.environ | {"KCI_COMPILER_CACHE": ""}
     shown = output_of(python, "-I", "-c", code, env=env).split()
     click = re.search(r"^click==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     assert click
     assert shown[0] == str(checkout / "src" / "kci" / "__init__.py")
-    assert shown[1:] == [click[1], "0.1.0", "True", str(tmp_path / "kci" / "bin" / "ccache")]
+    assert shown[1:] == [
+        click[1],
+        "0.1.0",
+        "kci-0.1.0-py3-none-any.whl",
+        str(tmp_path / "kci" / "bin" / "ccache"),
+    ]
     (metadata,) = (tmp_path / "kci").glob("lib/*/site-packages/kci-*.dist-info/METADATA")
     # A container installs what is locked.
     assert f"Requires-Dist: click=={click[1]}\n" in metadata.read_text()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from buildkit import CPU, STABLE_CUDA, Bare, copy_kernel, program, quiet, request, write_tree
 from conftest import failure
-from kci.builders import build_variant
+from kci.builders.dispatch import build_variant
 from kci.builders.native import builder
 from kci.builders.process import machine
 from kci.builders.process.machine import cpu_limit, job_count, memory_limit, pool_depth
@@ -58,11 +60,10 @@ def test_cxx_is_respected_with_its_arguments(bare: Bare) -> None:
     bare.add("my-g++")
     bare.set(CXX="my-g++ -m64 '-DA b'")
     assert cxx_compiler() == ("my-g++", "-m64", "-DA b")
-    bare.set(CXX="not-there")
-    caught = failure(MissingToolError, "CXX=not-there", cxx_compiler)
-    assert "unset CXX, or name a compiler that exists" in caught.hint
-    bare.set(CXX="my-g++ '")
-    failure(MissingToolError, "CXX=my-g", cxx_compiler)
+    for wrong in ("not-there", "my-g++ '"):
+        bare.set(CXX=wrong)
+        caught = failure(MissingToolError, f"CXX={re.escape(wrong)}", cxx_compiler)
+        assert "unset CXX, or name a compiler that exists" in caught.hint
 
 
 GCC = "[ $1 = -dumpfullversion ] && echo {version}"
@@ -183,43 +184,30 @@ def cuda(plain: Bare) -> Path:
 
 
 def test_an_nvcc_of_the_right_version_is_found(plain: Bare, cuda: Path) -> None:
-    found = find_toolkit("12.6", plain.place, quiet)
-    nvcc = cuda / "bin/nvcc"
-    assert (found.nvcc, found.root, found.runtime) == (nvcc, cuda, "libcudart.so.12")
-    assert found.library_dir == cuda / "lib64"
-    assert found.complete
-    assert found.versions() == ["nvcc 12.6.88"]
-    # A wrapper on the PATH is asked where its toolkit is.
-    plain.patch.delenv("CUDA_HOME")
+    """A wrapper on the PATH is asked where its toolkit is."""
+    nvcc, said = cuda / "bin/nvcc", list[str]()
     wrapper = plain.add("nvcc", f'exec {nvcc} "$@"')
-    found = find_toolkit("12.6", plain.place, quiet)
-    assert (found.nvcc, found.root) == (wrapper, cuda)
-
-
-def test_an_nvcc_of_another_version_is_passed_over(tmp_path: Path, cuda: Path) -> None:
-    said: list[str] = []
-    found = find_toolkit("13.2", tmp_path / "cache", said.append)
+    for taken, variables in (
+        (nvcc, {"CUDA_HOME": cuda}), (wrapper, {"CUDA_HOME": ""}), (nvcc, {"NVCC": nvcc})
+    ):  # fmt: skip
+        plain.set(**variables)
+        found = find_toolkit("12.6", plain.place, quiet)
+        assert (found.nvcc, found.root, found.runtime) == (taken, cuda, "libcudart.so.12")
+        assert (found.library_dir, found.complete) == (cuda / "lib64", True)
+        assert found.versions() == ["nvcc 12.6.88"]
+    says = r"is CUDA 12\.6, but the variant needs CUDA 13\.2"
+    failure(MissingToolError, says, find_toolkit, "13.2", plain.place, quiet)
+    plain.set(NVCC=plain.place / "nowhere")
+    failure(MissingToolError, "does not run", find_toolkit, "13.0", plain.place, quiet)
+    plain.set(NVCC="")
+    found = find_toolkit("13.2", plain.place / "cache", said.append)
     assert "is CUDA 12.6, not 13.2" in said[0]
-    assert found.wheels == tmp_path / "cache/cuda/13.2"
-    assert not found.complete
-    command = found.setup(Path("/env/python"))[0]
+    assert (found.wheels, found.complete) == (plain.place / "cache/cuda/13.2", False)
+    command = found.setup(Path("/env/python"), found.place)[0]
     assert {"nvidia-cuda-nvcc==13.2.86", ":all:"} <= set(command)
     assert command[1:5] == ["pip", "install", "--python", "/env/python"]
-
-
-def test_a_toolkit_that_nobody_has_is_named(plain: Bare) -> None:
-    lacking = failure(MissingToolError, r"nvcc of CUDA 12\.6", find_toolkit, "12.6", Path(), quiet)
-    assert "13.0, 13.2" in lacking.hint
-
-
-def test_nvcc_named_by_hand_must_be_of_the_right_version(bare: Bare) -> None:
-    nvcc = fake_toolkit(bare.place / "cuda", "12.6")
-    bare.set(NVCC=nvcc)
-    assert find_toolkit("12.6", bare.place, quiet).nvcc == nvcc
-    says = r"is CUDA 12\.6, but the variant needs CUDA 13\.0"
-    failure(MissingToolError, says, find_toolkit, "13.0", bare.place, quiet)
-    bare.set(NVCC=bare.place / "nowhere")
-    failure(MissingToolError, "does not run", find_toolkit, "13.0", bare.place, quiet)
+    says = r"no nvcc of CUDA 12\.8"
+    assert "13.0, 13.2" in failure(MissingToolError, says, find_toolkit, "12.8", Path(), quiet).hint
 
 
 def test_a_toolkit_without_headers_or_runtime_is_named(tmp_path: Path, cuda: Path) -> None:
@@ -230,78 +218,117 @@ def test_a_toolkit_without_headers_or_runtime_is_named(tmp_path: Path, cuda: Pat
     failure(MissingToolError, "no headers", find_toolkit, "12.6", tmp_path, quiet)
 
 
-# --- limits, glibc ---
+# --- cores and memory, and the limits of control groups of both kinds ---
+
+GIB = 2**30
+
+
+@dataclass
+class Limited:
+    """A machine with 16 cores and some memory, and files of control groups."""
+
+    place: Path
+    patch: pytest.MonkeyPatch
+
+    def has(self, gib: float, membership: str = "", **files: str) -> None:
+        sizes = {"SC_PHYS_PAGES": int(gib * GIB) // 4096}
+        self.patch.setattr("os.sysconf", lambda name: sizes.get(name, 4096))
+        write_tree(self.place, {"membership": membership})
+        shutil.rmtree(self.place / "mount", ignore_errors=True)
+        write_tree(self.place / "mount", files)
 
 
 @pytest.fixture
-def free_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Limited:
     for name in ("MAX_JOBS", "NVCC_THREADS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(machine, "_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(machine, "_MOUNT", tmp_path / "mount")
+    return Limited(tmp_path, monkeypatch)
 
 
-@pytest.mark.usefixtures("free_choice")
-def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert job_count(None) >= 1
-    monkeypatch.setenv("MAX_JOBS", "6")
+V1 = "8:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/\n"
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "gib", "cores"),
+    [
+        # the tightest of a group and those above it
+        ("0::/job/step\n",
+            {"job/step/memory.max": "max\n", "job/memory.max": f"{8 * GIB}\n",
+             "memory.max": f"{64 * GIB}\n", "job/step/cpu.max": "150000 100000\n",
+             "job/cpu.max": "max 100000\n"}, 8, 1.5),
+        # a container that is named as the host sees it
+        ("0::/system.slice/docker-1a2b.scope\n",
+            {"memory.max": f"{2 * GIB}\n", "cpu.max": "200000 100000\n"}, 2, 2.0),
+        # the older kind, which writes a number for no limit
+        (V1, {"memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
+            "memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
+            "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+            "cpu,cpuacct/cpu.cfs_quota_us": "-1\n"}, 4, 3.0),
+        *((none, {"memory.max": "max\n", "cpu.max": "max 100000\n"}, None, None)
+          for none in ("", "0::/\n", "no\nsense:", "4:memory:/x\n0::/y")),
+    ],
+)  # fmt: skip
+def test_the_limits_of_control_groups(
+    limited: Limited, membership: str, files: dict[str, str], gib: int | None, cores: float | None
+) -> None:
+    limited.has(64, membership, **files)
+    assert (memory_limit(), cpu_limit()) == (gib and gib * GIB, cores)
+    assert (machine.memory(), job_count(None)) == ((gib or 64) * GIB, round(cores or 16))
+
+
+def test_jobs(limited: Limited) -> None:
+    limited.has(64, "0::/", **{"cpu.max": "10000 100000"})
+    assert job_count(None) == 1
+    limited.patch.setenv("MAX_JOBS", "6")
     given = [(None, 1), (3, 1), (None, 4), (3, 4)]
     assert [job_count(jobs, builds=builds) for jobs, builds in given] == [6, 3, 1, 1]
-    assert (pool_depth(None, "cuda"), pool_depth(3, "cuda")) == (None, None), "somebody has chosen"
+    assert (pool_depth(None, "cuda"), pool_depth(3, "cuda")) == (6, 3), "somebody has chosen"
     for wrong in ("0", "-1", "many", "1.5", "²"):
-        monkeypatch.setenv("MAX_JOBS", wrong)
+        limited.patch.setenv("MAX_JOBS", wrong)
         failure(UsageError, "MAX_JOBS", job_count, None)
     failure(UsageError, "at least 1", job_count, 0)
 
 
-@pytest.mark.parametrize(
-    ("gib", "depths"),
-    [
-        (64, {"cpu": 32, "cuda": 16, "rocm": 16}),
-        (31, {"cpu": 15, "cuda": 7, "rocm": 7}),
-        (8, {"cpu": 4, "cuda": 2, "rocm": 2}),
-        (1, {"cpu": 1, "cuda": 1, "rocm": 1}),
-    ],
-)
-@pytest.mark.usefixtures("free_choice")
+@pytest.mark.parametrize(("gib", "cpu", "gpu"), [(64, 32, 16), (31, 15, 7), (8, 4, 2), (0.5, 1, 1)])
 def test_compilers_get_the_memory_that_they_need(
-    monkeypatch: pytest.MonkeyPatch, gib: int, depths: dict[str, int]
+    limited: Limited, gib: float, cpu: int, gpu: int
 ) -> None:
-    monkeypatch.setattr("kci.builders.process.machine.memory", lambda: gib * 2**30)
-    assert {backend: pool_depth(None, backend) for backend in depths} == depths
+    limited.has(gib)
+    assert [pool_depth(None, name) for name in ("cpu", "cuda", "rocm")] == [cpu, gpu, gpu]
     assert pool_depth(None, "cuda", cutlass=True) == max(1, gib // 9)
     assert pool_depth(None, "cpu", builds=2) == max(1, gib // 4)
-    monkeypatch.setenv("NVCC_THREADS", "2")
-    slower = max(1, gib // 8)
-    assert (pool_depth(None, "cuda"), pool_depth(None, "rocm")) == (slower, depths["rocm"])
+    limited.patch.setenv("NVCC_THREADS", "2")
+    assert (pool_depth(None, "cuda"), pool_depth(None, "rocm")) == (max(1, gib // 8), gpu)
 
 
 @pytest.mark.parametrize(
     ("defines", "newer"),
-    [
-        ("echo '#define __GLIBC__ 2\n#define __GLIBC_MINOR__ 28'", False),
-        ("echo '#define __GLIBC__ 2\n#define __GLIBC_MINOR__ 17'", False),
-        ("echo '#define __GLIBC__ 2\n#define __GLIBC_MINOR__ 36'", True),
-        ("echo '#define __linux__ 1'", False),
-    ],
+    [("2 28", False), ("2 17", False), ("2 36", True), ("", False)],
 )
 def test_the_glibc_of_the_compiler_is_compared(bare: Bare, defines: str, newer: bool) -> None:
-    bare.add("g++", defines)
+    major, _, minor = defines.partition(" ")
+    glibc = f"#define __GLIBC__ {major}\n#define __GLIBC_MINOR__ {minor}" if defines else ""
+    bare.add("g++", f"echo '#define __linux__ 1\n{glibc}'")
     assert glibc_is_newer(("g++",)) is newer
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")
-@pytest.mark.usefixtures("free_choice")
-def test_each_compiler_is_in_the_pool_of_its_backend(plain: Bare) -> None:
+def test_each_compiler_is_in_the_pool_of_its_backend(plain: Bare, limited: Limited) -> None:
     plain.add("g++", 'echo "g++ 12"')
     plain.set(CUDA_HOME=fake_toolkit(plain.place / "cuda", "13.0").parent.parent)
     plain.patch.setattr("platform.machine", lambda: "x86_64")
-    plain.patch.setattr("kci.builders.process.machine.memory", lambda: 12 * 2**30)
+    limited.has(12)
     kernel = copy_kernel("bare", plain.place)
     recipe = builder.plan(request(kernel, STABLE_CUDA, plain.place), quiet)
     assert recipe.pools == {"cpu": 6, "cuda": 3}
     pools = {step.label.partition(" ")[0]: step.pool for step in recipe.steps}
     assert (pools["c++"], pools["nvcc"], pools["link"]) == ("cpu", "cuda", "")
     chosen = builder.plan(request(kernel, STABLE_CUDA, plain.place, jobs=7), quiet)
-    assert (chosen.jobs, chosen.pools, {step.pool for step in chosen.steps}) == (7, {}, {""})
+    assert (chosen.jobs, chosen.pools) == (7, {"cpu": 7, "cuda": 7})
 
 
 def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
@@ -353,66 +380,3 @@ def test_a_toolkit_of_wheels_appears_whole_or_not_at_all(plain: Bare, whole: boo
 def test_a_static_cpp_library_is_not_linked(tmp_path: Path, found: str, wanted: str) -> None:
     compiler = program(tmp_path, "c++", f"[ $1 = -print-file-name=libstdc++.so ] && echo {found}")
     assert cpp_library((str(compiler),)) == wanted
-
-
-# --- the limits of control groups, of both kinds ---
-
-GIB = 2**30
-
-
-def limits(tmp_path: Path, membership: str, **files: str) -> tuple[int | None, float | None]:
-    root = write_tree(tmp_path, {"membership": membership})
-    write_tree(root / "mount", files)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "_MEMBERSHIP", root / "membership")
-        patch.setattr(machine, "_MOUNT", root / "mount")
-        return memory_limit(), cpu_limit()
-
-
-def test_the_tightest_of_a_group_and_those_above_it_holds(tmp_path: Path) -> None:
-    files = {
-        "job/step/memory.max": "max\n",
-        "job/memory.max": f"{8 * GIB}\n",
-        "memory.max": f"{64 * GIB}\n",
-        "job/step/cpu.max": "150000 100000\n",
-        "job/cpu.max": "max 100000\n",
-    }
-    assert limits(tmp_path, "0::/job/step\n", **files) == (8 * GIB, 1.5)
-
-
-def test_a_container_that_is_named_as_the_host_sees_it(tmp_path: Path) -> None:
-    files = {"memory.max": f"{2 * GIB}\n", "cpu.max": "200000 100000\n"}
-    assert limits(tmp_path, "0::/system.slice/docker-1a2b.scope\n", **files) == (2 * GIB, 2.0)
-
-
-def test_the_older_kind(tmp_path: Path) -> None:
-    files = {
-        "memory/job/memory.limit_in_bytes": f"{4 * GIB}\n",
-        "memory/memory.limit_in_bytes": "9223372036854771712\n",
-        "cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
-        "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
-        "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-    }
-    membership = "8:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/\n"
-    assert limits(tmp_path, membership, **files) == (4 * GIB, 3.0)
-
-
-@pytest.mark.parametrize("membership", ["", "0::/\n", "no\nsense:", "4:memory:/x\n0::/y"])
-def test_no_limit_is_none(tmp_path: Path, membership: str) -> None:
-    files = {"memory.max": "max\n", "cpu.max": "max 100000\n"}
-    assert limits(tmp_path, membership, **files) == (None, None)
-
-
-def test_compilers_keep_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MAX_JOBS", "NVCC_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
-    sizes = {"SC_PHYS_PAGES": 64 * GIB // 4096}
-    monkeypatch.setattr("os.sysconf", lambda name: sizes.get(name, 4096))
-    monkeypatch.setattr(machine, "memory_limit", lambda: 8 * GIB)
-    monkeypatch.setattr(machine, "cpu_limit", lambda: None)
-    assert (job_count(None), pool_depth(None, "cpu"), pool_depth(None, "cuda")) == (16, 4, 2)
-    monkeypatch.setattr(machine, "cpu_limit", lambda: 1.5)
-    assert job_count(None) == 2
-    monkeypatch.setattr(machine, "memory_limit", lambda: GIB // 2)
-    assert pool_depth(None, "cpu") == 1

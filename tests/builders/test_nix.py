@@ -11,8 +11,7 @@ import pytest
 
 from buildkit import CPU, Bare, copy_kernel, only_these, program, quiet, request, with_changes
 from conftest import failure
-from kci.builders import build_variant, plan_commands
-from kci.builders.dispatch import build_with_nix, nix_command
+from kci.builders.dispatch import build_variant, build_with_nix, nix_command, plan_commands
 from kci.builders.request import Request
 from kci.errors import BuildFailedError, MissingToolError
 

@@ -27,6 +27,7 @@ from kci.errors import FindingsError, UnsafeError, UsageError
 
 RESULT = "0/0/bc905050b3fd78f632a9e3f6c55f9eafb6b175"
 MANIFEST = "3/c/e5curu5c6d6pgdejt954ojli1v2n3guM"
+UNUSED = "0/1/bc905050b3fd78f632a9e3f6c55f9eafb6b175"
 HEADER = PackHead(kernel="k", variant="v", objects=1, wanted=2)
 
 
@@ -42,7 +43,7 @@ def tar_of(place: Path, *members: dict[str, bytes]) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of ccache."""
-    names = (RESULT, MANIFEST, "0/stats", "CACHEDIR.TAG", "tmp/x")
+    names = (RESULT, MANIFEST, UNUSED, "0/stats", "CACHEDIR.TAG", "tmp/x")
     made = write_tree(tmp_path / "ccache", {name: name for name in names})
     for name in names:
         os.utime(made / name, (1000, 1000))
@@ -50,33 +51,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.zst"])
-def test_a_pack_has_results_and_manifests_and_says_what_it_is(
+def test_a_pack_has_what_a_build_used_and_says_what_it_is(
     folder: Path, tmp_path: Path, ending: str
 ) -> None:
-    pack = pack_objects(folder, 1000, HEADER, tmp_path / f"one.{ending}")
+    """Results and manifests; of two with one name the first is taken."""
+    os.utime(folder / UNUSED, (500, 500))
+    pack, out = pack_objects(folder, 1000, HEADER, tmp_path / f"one.{ending}"), tmp_path / "out"
     assert read_head(pack) == HEADER
-    assert unpack_objects(pack, tmp_path / "out", quiet) == HEADER
-    out = tmp_path / "out"
+    write_tree(out, {MANIFEST: "first"})
+    assert unpack_objects(pack, out, quiet) == HEADER
     assert files_in(out) == [RESULT, MANIFEST]
-    assert [(out / name).read_text() for name in (RESULT, MANIFEST)] == [RESULT, MANIFEST]
+    assert [(out / name).read_text() for name in (RESULT, MANIFEST)] == [RESULT, "first"]
     # What a build takes of it is newer.
-    assert {path.stat().st_mtime for path in out.glob("*/*/*")} == {0.0}
-
-
-def test_what_no_build_has_used_is_in_no_pack(folder: Path, tmp_path: Path) -> None:
-    os.utime(folder / RESULT, (2000, 2000))
-    pack = pack_objects(folder, 1500, HEADER, tmp_path / "one.tar")
-    unpack_objects(pack, tmp_path / "out", quiet)
-    assert [path.name for path in (tmp_path / "out").glob("*/*/*")] == [Path(RESULT).name]
-
-
-def test_of_two_objects_with_one_name_the_first_is_taken(folder: Path, tmp_path: Path) -> None:
-    pack = pack_objects(folder, 0, HEADER, tmp_path / "one.tar")
-    place = tmp_path / "out" / RESULT
-    place.parent.mkdir(parents=True)
-    place.write_text("first")
-    unpack_objects(pack, tmp_path / "out", quiet)
-    assert place.read_text() == "first"
+    assert (out / RESULT).stat().st_mtime == 0.0
 
 
 UP = "0/a/../../bc905050b3fd78f632a9e3f6c55f"
@@ -98,7 +85,7 @@ def test_a_pack_that_is_cut_short_gives_what_is_whole(folder: Path, tmp_path: Pa
     pack.write_bytes(pack.read_bytes()[:-50_000])
     said: list[str] = []
     unpack_objects(pack, tmp_path / "out", said.append)
-    assert [path.name for path in (tmp_path / "out").glob("*/*/*")] == [Path(RESULT).name]
+    assert files_in(tmp_path / "out") == [RESULT, UNUSED]
     assert "cut short" in said[0]
 
 

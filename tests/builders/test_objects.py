@@ -22,10 +22,10 @@ from buildkit import (
     request,
     with_changes,
 )
-from kci.builders import build_variant
-from kci.builders.native import builder
+from kci.builders.dispatch import build_variant
 from kci.builders.native.builder import plan
 from kci.builders.native.objects import Objects, read_head
+from kci.builders.toolchains import compilers
 from kci.builders.toolchains.compilers import find_compiler_cache
 from kci.matrix.variants import ObjectUse
 from planning import append, replace
@@ -146,8 +146,7 @@ def test_nvcc(build: Build, tmp_path: Path) -> None:
 
 
 def for_ccache(kernel: Path, tmp_path: Path) -> dict[str, str]:
-    what = request(kernel, STABLE_CPU, tmp_path)
-    return Objects(plan(what, quiet), what, quiet).environment()
+    return Objects(plan(request(kernel, STABLE_CPU, tmp_path), quiet), quiet).environment()
 
 
 def key(kernel: Path, tmp_path: Path) -> str:
@@ -182,7 +181,7 @@ def test_versions_of_tools_and_variables_that_compilers_read_are_part_of_the_key
     kernel = copy_kernel("bare", tmp_path / "place")
     usual = key(kernel, tmp_path)
     with monkeypatch.context() as another:
-        another.setattr(builder, "version_line", "another {}".format)
+        another.setattr(compilers, "version_line", "another {}".format)
         assert key(kernel, tmp_path) != usual
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
     assert key(kernel, tmp_path) != usual

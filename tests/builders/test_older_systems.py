@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from binaries import Binary
 from buildkit import output_of, program, toolchain
 from kci.builders.kernel_files import EXPORTS_MAP
-from kci.builders.native.command_lines import COMPAT, EXPORTS, Toolchain, link_command
+from kci.builders.native.command_lines import COMPAT, EXPORTS, link_command
 from kci.builders.native.recipe import compat_files, compat_steps, stand_ins
-from kci.builders.toolchains.compilers import binutils_program, cxx_compiler
+from kci.builders.toolchains.compilers import Toolchain, binutils_program, cxx_compiler
 from kci.builders.toolchains.environment import Environment
 from kci.builders.toolchains.glibc import find_newer_parts, old_libraries
 from kci.matrix.variants import this_system
@@ -173,7 +173,8 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
     place = tmp_path_factory.mktemp("older")
     python = Environment(Path("python"), Path("torch"), Path("ninja"), root=place)
     cxx = cxx_compiler()
-    tools = {"newer_parts": find_newer_parts(cxx), "ar": binutils_program(cxx, "ar")}
+    ar = binutils_program(cxx, "ar")
+    tools = {"newer_parts": find_newer_parts(cxx, ar), "ar": ar}
     older = toolchain(f"tvm-ffi01-cpu-{this_system()}", python, glibc_compat=True, **tools)
     made = replace(older, cxx=cxx)
     for folder in ("obj", "stub"):
@@ -327,7 +328,7 @@ def test_what_is_not_used_is_not_in_the_binary(chain: Toolchain) -> None:
 
 
 def test_a_compiler_without_a_static_library_has_no_parts(tmp_path: Path) -> None:
-    assert find_newer_parts((str(program(tmp_path, "cxx", "echo libstdc++.a\n")),)) is None
+    assert find_newer_parts((str(program(tmp_path, "cxx", "echo libstdc++.a\n")),), "ar") is None
 
 
 # --- libraries that give functions the versions of an older glibc ---

@@ -15,7 +15,7 @@ import pytest
 
 from buildkit import Bare, quiet, request, write_tree
 from conftest import failure, torch_toml
-from kci.builders import build_variant, plan_commands
+from kci.builders.dispatch import build_variant, plan_commands
 from kci.errors import MissingToolError
 from planning import append, replace
 
@@ -141,7 +141,7 @@ OPTIONS = (
 )
 
 
-def test_sycl_tla_of_2026(tla_kernel: Path, bare: Bare) -> None:
+def test_sycl_tla_of_2026_and_of_2025(tla_kernel: Path, bare: Bare) -> None:
     lines = printed(tla_kernel, XPU, bare)
     for source in ("kernel/xpu/a.cpp", "kernel/torch-ext/torch_binding.cpp"):
         found = words(lines, f"-c {source}")
@@ -152,12 +152,14 @@ def test_sycl_tla_of_2026(tla_kernel: Path, bare: Bare) -> None:
     assert pairs(link, "-Xsycl-target-backend") == [("spir64_gen", target)]
     said = f"-spirv-ext=+SPV_A,+SPV_B,{EXTENSIONS}"
     assert pairs(link, "-Xspirv-translator") == [("spir64_gen", said), ("spir64", said)]
-
-
-def test_one_component_with_sycl_tla_decides_for_all(tla_kernel: Path, bare: Bare) -> None:
+    # One component with SYCL*TLA decides for all.
     plain = '\n[kernel.plain]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["xpu/a.cpp"]\n'
     append("build.toml", plain)(tla_kernel)
     assert pairs(words(printed(tla_kernel, XPU, bare), "-shared"), "-Xspirv-translator")
+    # That of 2025 is made when it is loaded.
+    lines = printed(tla_kernel, XPU.replace("20260", "20253"), bare)
+    assert "-fsycl-targets=spir64" in words(lines, "-c kernel/xpu/a.cpp")
+    assert pairs(words(lines, "-shared"), "-Xsycl-target-backend") == []
 
 
 def test_sycl_tla_with_sources_for_one_gpu_alone(tla_kernel: Path, bare: Bare) -> None:
@@ -175,32 +177,17 @@ def test_sycl_tla_with_sources_for_one_gpu_alone(tla_kernel: Path, bare: Bare) -
     assert [name for name, _ in pairs(link, "-Xspirv-translator")] == listed
 
 
-def test_sycl_tla_of_2025_is_made_when_it_is_loaded(tla_kernel: Path, bare: Bare) -> None:
-    lines = printed(tla_kernel, XPU.replace("20260", "20253"), bare)
-    assert "-fsycl-targets=spir64" in words(lines, "-c kernel/xpu/a.cpp")
-    assert pairs(words(lines, "-shared"), "-Xsycl-target-backend") == []
-
-
-def test_an_icpx_that_does_not_say_its_extensions_is_refused(tla_kernel: Path, bare: Bare) -> None:
-    bare.add("icpx", "echo DPC++ 2026.0.0")
+def test_an_icpx_that_does_not_fit_is_told(tla_kernel: Path, bare: Bare) -> None:
     asked = request(tla_kernel, XPU, bare.place)
-    failure(MissingToolError, "does not say which SPIR-V extensions", plan_commands, asked)
-
-
-@pytest.mark.parametrize(
-    ("version", "says"),
-    [
+    for version, says in (
         (None, r"needs icpx 2026\.0, which is not installed"),
         ("DPC++ 2025.3.0", r"is oneAPI 2025\.3, and the variant needs 2026\.0"),
         ("", "no version"),
-    ],
-)
-def test_an_icpx_that_is_missing_or_of_another_version_is_told(
-    kernel: Path, bare: Bare, version: str | None, says: str
-) -> None:
-    if version is not None:
-        bare.add("icpx", f"echo {version}")
-    failure(MissingToolError, says, plan_commands, request(kernel, XPU, bare.place))
+        ("DPC++ 2026.0.0", "does not say which SPIR-V extensions"),
+    ):
+        if version is not None:
+            bare.add("icpx", f"echo {version}")
+        failure(MissingToolError, says, plan_commands, asked)
 
 
 @pytest.mark.parametrize(

@@ -7,27 +7,19 @@ import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
-from msgspec.structs import replace
 
-from buildkit import Bare, copy_kernel, program, quiet, request, toolchain, variant, write_tree
+from buildkit import Bare, copy_kernel, program, quiet, request, write_tree
 from conftest import failure
-from kci.builders import plan_commands
+from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
-from kci.builders.native.command_lines import (
-    Toolchain,
-    compile_command,
-    link_command,
-    stub_command,
-    work_links,
-)
 from kci.builders.native.hipify import Translation, translate, translate_units
 from kci.builders.native.units import Unit
 from kci.builders.request import Request
 from kci.builders.toolchains import rocm
-from kci.builders.toolchains.environment import Environment, kci_environment
+from kci.builders.toolchains.environment import Environment
 from kci.builders.toolchains.rocm import Rocm, find_rocm
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
-from wheels import make_wheel, only_wheels
+from planning import replace
 
 STABLE = "torch-stable-abi211-rocm71-x86_64-linux"
 FULL = "torch213-cxx11-rocm72-x86_64-linux"
@@ -65,41 +57,33 @@ def found(version: str = "7.2") -> Rocm:
 # --- which ROCm ---
 
 
-@pytest.mark.parametrize(
-    ("variable", "inside"),
-    [("ROCM_PATH", ""), ("ROCM_HOME", ""), ("HIP_PATH", ""), ("HIP_PATH", "hip")],
-)
-def test_a_variable_names_it(bare: Bare, here: Path, variable: str, inside: str) -> None:
-    bare.set(**{variable: here / inside})
-    assert found() == Rocm("7.2", "7.2.1", here)
-
-
-def test_the_path_names_it_by_a_link_or_by_a_script_that_is_asked(bare: Bare, here: Path) -> None:
-    (bare.folder / "hipcc").symlink_to(here / "bin/hipcc")
-    assert found().root == here
-    (bare.folder / "hipcc").unlink()
-    bare.add("hipcc", "exit 1\n")
-    bare.add("hipconfig", f'[ "$1" = --rocmpath ] && echo {here}\n')
-    assert found().root == here
-
-
-@pytest.mark.usefixtures("bare")
-def test_the_versions_of_opt_are_told_apart(opt: Path) -> None:
+def test_where_it_is_looked_for(bare: Bare, here: Path, opt: Path) -> None:
+    """Python packages last, and before them /opt, the PATH and variables."""
+    packages = install(bare.place / "site-packages/_rocm_sdk_devel")
+    bare.add("rocm-sdk", f'[ "$*" = "path --root" ] && echo {packages}\n')
+    assert found().root == packages
+    assert install(opt / "rocm", "7.2.9") == found().root
     for release in ("7.20.0", "7.1.1", "7.2.0"):
         install(opt / f"rocm-{release}", release)
-    assert found().release == "7.2.0"
-    (opt / "rocm").symlink_to("rocm-7.1.1")
-    assert [found(version).release for version in ("7.1", "7.20")] == ["7.1.1", "7.20.0"]
-    shutil.rmtree(opt / "rocm-7.2.0")
-    failure(MissingToolError, r"only 7\.20\.0 at ", found)
-
-
-def test_rocm_as_python_packages_is_asked_last(bare: Bare, opt: Path) -> None:
-    root = install(bare.place / "site-packages/_rocm_sdk_devel")
-    bare.add("rocm-sdk", f'[ "$*" = "path --root" ] && echo {root}\n')
-    assert found().root == root
-    system = install(opt / "rocm")
-    assert found().root == system
+    assert [found(version).release for version in ("7.2", "7.1", "7.20")] == [
+        "7.2.0", "7.1.1", "7.20.0",
+    ]  # fmt: skip
+    # a script is asked, and a link leads there
+    asked = install(bare.place / "asked")
+    bare.add("hipcc", "exit 1\n")
+    bare.add("hipconfig", f'[ "$1" = --rocmpath ] && echo {asked}\n')
+    assert found().root == asked
+    (bare.folder / "hipcc").unlink()
+    (bare.folder / "hipcc").symlink_to(here / "bin/hipcc")
+    assert found().root == here
+    named = install(bare.place / "named")
+    for place in (
+        {"HIP_PATH": named}, {"HIP_PATH": named / "hip"}, {"ROCM_HOME": named}, {"ROCM_PATH": named}
+    ):  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in place.items():
+                patch.setenv(name, str(value))
+            assert found() == Rocm("7.2", "7.2.1", named)
 
 
 def test_one_that_does_not_say_its_version_is_asked(bare: Bare) -> None:
@@ -137,160 +121,12 @@ def test_a_missing_runtime_library_is_named(here: Path) -> None:
     failure(MissingToolError, r"libamdhip64\.so is missing", lambda: made.library_dir)
 
 
-# --- which torch ---
-
-
-def rocm_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, hip: str) -> None:
-    text = f"__version__ = {version!r}\ncuda = None\nhip: object = {hip!r}\n"
-    files = {"torch/__init__.py": "raise ImportError\n", "torch/version.py": text}
-    make_wheel(folder, "torch", version, files)
-    make_wheel(folder, "ninja", "1.13.2", {"ninja/__init__.py": ""})
-    only_wheels(monkeypatch, folder)
-
-
-def test_a_full_build_takes_the_wheel_of_its_rocm_and_no_other_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0", "7.2.26015-fc0010cf6a")
-    made = kci_environment(tmp_path, "2.13", "rocm7.2")
-    index = "https://download.pytorch.org/whl/rocm7.2"
-    assert made.setup()[1][-3:] == ["--index-url", index, "torch==2.13.0+rocm7.2"]
-    says = r"whl/rocm7\.2 cannot be reached, and no other index"
-    failure(MissingToolError, says, made.ensure, made.python, quiet)
-
-
-@pytest.mark.slow
-def test_a_torch_for_another_rocm_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.1.25424-4179531dcd")
-    monkeypatch.setattr("kci.builders.toolchains.environment.is_reachable", lambda _url: True)
-    environment = kci_environment(tmp_path, "2.13", "rocm7.2")
-    with pytest.raises(MissingToolError, match=r"for ROCm 7\.1, not for rocm7\.2"):
-        environment.ensure(environment.python, quiet)
-    assert environment.root is not None
-    assert not environment.root.exists()
-
-
-# --- commands ---
-
-ENVIRONMENT = Environment(
-    python=Path("/env/python"), torch=Path("/env/torch"), ninja=Path("/env/ninja"), root=None
-)
-TORCH_INCLUDES = [
-    "-isystem", "torch/include",
-    "-isystem", "torch/include/torch/csrc/api/include",
-    "-isystem", "python",
-]  # fmt: skip
-DEFINES = [
-    "-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2",
-    "-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO", "-DUSE_RPC", "-DUSE_TENSORPIPE",
-]  # fmt: skip
-
-
-@pytest.fixture
-def chain(tmp_path: Path) -> Toolchain:
-    device = Rocm("7.2", "7.2.1", install(tmp_path / "rocm"))
-    return toolchain(FULL, ENVIRONMENT, device=device)
-
-
-def unit(
-    entry: str, *archs: str, flags: tuple[str, ...] = (), include: tuple[str, ...] = ("inc",)
-) -> Unit:
-    language = "CXX" if entry.endswith(".cpp") else "HIP"
-    paths = tuple(PurePosixPath(path) for path in include)
-    return Unit(
-        PurePosixPath(entry), entry, f"obj/{Path(entry).name}.o", language, paths, flags, archs
-    )
-
-
-def test_a_translated_source(chain: Toolchain) -> None:
-    (made,), names = translate_units(
-        [unit("csrc/a.cu", "gfx90a", "gfx1100", flags=("-ffast-math",))]
-    )
-    assert names == {"csrc/a.cu": "csrc/a.hip"}
-    assert isinstance(chain.device, Rocm)
-    assert compile_command(chain, made) == [
-        f"{chain.device.root}/bin/hipcc", "--rocm-path=rocm", "-std=c++20", "-O3", "-DNDEBUG",
-        "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=82ff4eb55debe800",
-        "-fPIC",
-        "-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8",
-        "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated/torch-ext", "-Ihip/inc", "-Ihip/csrc", *TORCH_INCLUDES, "-isystem",
-        "rocm/include",
-        "-ffast-math", "-MD", "-MF", "obj/a.cu.o.d", "-x", "hip", "-c", "hip/csrc/a.hip", "-o",
-        "obj/a.cu.o",
-    ]  # fmt: skip
-
-
-def test_each_source_of_a_module_has_a_cuid_of_its_own(chain: Toolchain) -> None:
-    def cuid(entry: str, kernel_id: str = "_k_rocm_1") -> list[str]:
-        command = compile_command(replace(chain, kernel_id=kernel_id), unit(entry, "gfx90a"))
-        return [word for word in command if word.startswith("-cuid=")]
-
-    assert cuid("a.hip") == cuid("a.hip")
-    assert len({*cuid("a.hip"), *cuid("b.hip"), *cuid("a.hip", "_other_rocm_1")}) == 3
-    assert cuid("a.hip") == cuid("a.hip", "_k_rocm_2"), "a new commit compiles nothing anew"
-
-
-def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) -> None:
-    (made,), names = translate_units([unit("csrc/cuda/a.hip", "gfx942")])
-    assert names == {}
-    command = compile_command(chain, made)
-    assert command[-3] == "kernel/csrc/cuda/a.hip"
-    assert {"-Ikernel/csrc", "-Ikernel/inc"} <= set(command)
-    assert not any("hip/" in word for word in command if word.startswith("-I"))
-
-
-def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolchain) -> None:
-    (made,), _ = translate_units([unit("csrc/cuda/bind.cpp", flags=("-Wall",))])
-    assert compile_command(chain, made) == [
-        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique",
-        "-fno-canonical-system-headers",
-        "-frandom-seed=obj/bind.cpp.o",
-        "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES, "-isystem",
-        "rocm/include",
-        "-Wall", "-MD", "-MF", "obj/bind.cpp.o.d", "-c", "kernel/csrc/cuda/bind.cpp", "-o",
-        "obj/bind.cpp.o",
-    ]  # fmt: skip
-
-
-def test_the_system_directory_is_never_named_as_an_include(chain: Toolchain) -> None:
-    made = replace(chain, device=Rocm("7.2", "7.2.1", Path("/usr")))
-    assert "rocm/include" not in compile_command(made, unit("a.cpp"))
-    assert "rocm/include" in compile_command(chain, unit("a.cpp"))
-
-
-@pytest.mark.parametrize("entry", ["a.cpp", "a.hip"])
-def test_a_stable_abi_build_sees_the_translated_headers_of_torch_first(
-    chain: Toolchain, entry: str
-) -> None:
-    command = compile_command(replace(chain, variant=variant(STABLE)), unit(entry, "gfx90a"))
-    assert "-DTORCH_TARGET_VERSION=0x020b000000000000" in command
-    assert command.index("torch-hip") < command.index("torch/include")
-    assert "torch-hip" not in compile_command(chain, unit(entry, "gfx90a"))
-
-
-def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> None:
-    assert isinstance(chain.device, Rocm)
-    runtime = [f"-L{chain.device.root / 'lib'}", "-lamdhip64", "-ltorch_cpu"]
-    stable = link_command(replace(chain, variant=variant(STABLE)), ["a.o"])
-    assert stable[-9:] == [
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
-        *runtime
-    ]  # fmt: skip
-    assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "torch_hip")
-    assert stub_command(chain, "torch_hip")[-1] == "stub/libtorch_hip.so"
-    full = link_command(chain, ["a.o"])
-    assert full[-10:] == [
-        "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime,
-        "-ltorch", "-lc10"
-    ]  # fmt: skip
-    assert work_links(chain)["rocm"] == chain.device.root
-
-
 # --- what is translated ---
+
+
+def unit(entry: str, *archs: str) -> Unit:
+    include = (PurePosixPath("inc"),)
+    return Unit(PurePosixPath(entry), entry, f"obj/{entry}.o", "HIP", include, (), archs)
 
 
 def test_a_source_whose_folder_changes_its_name_still_sees_the_old_folder() -> None:
@@ -400,7 +236,7 @@ def test_what_has_gone_from_the_kernel_goes_from_the_copy(tmp_path: Path) -> Non
     assert (copy / "y").read_text() == "now a file\n"
     assert (copy / "same.h").stat().st_mtime_ns == kept
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == [
-        "hip", "hipify-result.json", "hipify.json", "kernel", "torch-hip",
+        "hip", "hipify.json", "kernel", "torch-hip",
     ]  # fmt: skip
 
 
@@ -409,13 +245,15 @@ def test_what_has_gone_from_the_kernel_goes_from_the_copy(tmp_path: Path) -> Non
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
-    monkeypatch.setenv("ROCM_PATH", str(install(tmp_path / "rocm", "7.1.1")))
+    monkeypatch.setenv("ROCM_PATH", str(install(tmp_path / "other", "6.4.0")))
+    monkeypatch.setenv("HIP_PATH", str(install(tmp_path / "rocm", "7.1.1")))
     return request(copy_kernel("halve", tmp_path), STABLE, tmp_path)
 
 
 def test_each_source_is_compiled_for_the_archs_and_with_the_flags_of_its_component(
     asked: Request,
 ) -> None:
+    """By the ROCm that was chosen, whatever variables name."""
     recipe = builder.plan(asked, quiet)
     commands = {step.label: step.command for step in recipe.steps}
     arch = "--offload-arch="
@@ -430,6 +268,9 @@ def test_each_source_is_compiled_for_the_archs_and_with_the_flags_of_its_compone
     assert "-DHALVE_FACTOR=0.5f" in commands["hipcc csrc/cuda/halve.cu"]
     for other, flag in (("hipcc", "-DONLY_FOR_CXX"), ("c++", "-DHALVE_FACTOR=0.5f")):
         assert not any(flag in commands[label] for label in commands if label.startswith(other))
+    told, right = builder._compile_environment(recipe.chain), asked.output.parents[1] / "rocm"
+    assert {told["ROCM_PATH"], told["HIP_PATH"]} == {str(right.resolve())}
+    assert told["HIP_PLATFORM"] == "amd"
 
 
 def test_a_stable_abi_build_takes_the_cpu_wheel_and_a_full_one_that_of_its_rocm(
@@ -456,22 +297,7 @@ def test_a_dry_run_shows_the_translation_and_changes_nothing(
     assert len(hipcc) == 2
 
 
-def test_hipcc_is_told_of_the_rocm_that_was_chosen(
-    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = tmp_path / "rocm"
-    monkeypatch.setenv("ROCM_PATH", str(install(tmp_path / "other", "6.4.0")))
-    monkeypatch.setenv("HIP_PATH", str(right))
-    chain = builder.plan(asked, quiet).chain
-    assert isinstance(chain.device, Rocm)
-    assert chain.device.root == right.resolve()
-    told = builder._compile_environment(chain)
-    assert {told["ROCM_PATH"], told["HIP_PATH"]} == {str(right.resolve())}
-    assert told["HIP_PLATFORM"] == "amd"
-
-
 def test_an_arch_list_with_nothing_to_build_is_refused(asked: Request, tmp_path: Path) -> None:
-    config = asked.kernel_dir / "build.toml"
-    config.write_text(config.read_text().replace('["gfx942"]', '["gfx940"]'))
-    says = r"kernel\.double lists gfx940, and ROCm 7\.1 supports none of it"
+    replace("build.toml", '["gfx942"]', '["gfx940"]')(asked.kernel_dir)
+    says = r"kernel\.double lists gfx940, which ROCm 7\.1 does not support"
     failure(FindingsError, says, builder.plan, request(asked.kernel_dir, STABLE, tmp_path), quiet)

@@ -31,10 +31,11 @@ from buildkit import (
     write_tree,
 )
 from conftest import failure, torch_toml
-from kci.builders import build_variant
-from kci.builders.native import builder, hipify
+from kci.builders.dispatch import build_variant
+from kci.builders.native import hipify
 from kci.builders.native.hipify import hip_path
 from kci.builders.request import Request
+from kci.builders.toolchains import compilers
 from kci.builders.toolchains.environment import kci_environment
 from kci.errors import MissingToolError
 from kci.tree.metadata import metadata_for, seal
@@ -175,7 +176,7 @@ def test_a_full_build_refuses_a_torch_that_is_not_for_rocm(
     full = with_changes(asked(FULL, copy_kernel("halve", tmp_path), tmp_path), isolation=False)
     cpu = kci_environment(full.options.cache, "2.13", "cpu")
     own = msgspec.structs.replace(cpu, root=None)
-    monkeypatch.setattr(builder, "python_environment", lambda: own)
+    monkeypatch.setattr(compilers, "python_environment", lambda: own)
     says = r"needs a torch for ROCm 5\.2, and .* is for the CPU"
     failure(MissingToolError, says, build_variant, full, quiet)
 
@@ -201,7 +202,7 @@ def test_a_full_build_links_the_libraries_of_torch(
         soname = f"-Wl,-soname,{names.get(name, library.name)}"
         output_of("gcc", "-shared", "-fPIC", soname, source, "-o", library)
     own = msgspec.structs.replace(environment, torch=stand_in, root=None)
-    monkeypatch.setattr(builder, "python_environment", lambda: own)
+    monkeypatch.setattr(compilers, "python_environment", lambda: own)
     binding = """
         #include "registration.h"
         extern "C" void torch_hip_is_here(void);

@@ -13,8 +13,8 @@ import pytest
 from buildkit import DATA, STABLE_CPU, asked, quiet, warm_cache, with_changes
 from cli.runner import kci
 from conftest import ROOT
-from kci.builders import BuildResult, build_variant
-from kci.builders.request import Request
+from kci.builders.dispatch import build_variant
+from kci.builders.request import BuildResult, Request
 from planning import replace
 
 pytestmark = [

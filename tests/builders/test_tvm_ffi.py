@@ -5,10 +5,9 @@ passes its tests.
 from __future__ import annotations
 
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from buildkit import (
     asked,
@@ -17,16 +16,12 @@ from buildkit import (
     quiet,
     request,
     runtime,
-    toolchain,
     with_changes,
     write_tree,
 )
 from conftest import ROOT, failure
 from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
-from kci.builders.native.command_lines import Toolchain, compile_command, link_command
-from kci.builders.native.units import Unit
-from kci.builders.toolchains.cuda import Toolkit
 from kci.builders.toolchains.environment import tvm_ffi_environment
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
@@ -38,56 +33,6 @@ from kci.tree.verify import verify
 EXAMPLE = ROOT / "examples" / "relu-tvm-ffi"
 CPU = "tvm-ffi01-cpu-x86_64-linux"
 CUDA = "tvm-ffi01-cu130-x86_64-linux"
-
-
-def chain(tmp_path: Path, name: str = CPU, **changes: object) -> Toolchain:
-    return toolchain(name, tvm_ffi_environment(tmp_path, "0.1"), **changes)
-
-
-def unit(language: str, *, named: bool = True) -> Unit:
-    name = "a.cu" if language == "CUDA" else "a.cpp"
-    how = (language, (PurePosixPath("inc"),), ("-DA",), ("8.0",))
-    return Unit(PurePosixPath(name), name, f"obj/000/{name}.o", *how, uses_name=named)
-
-
-def test_a_cpp_source(tmp_path: Path) -> None:
-    assert compile_command(chain(tmp_path), unit("CXX")) == [
-        "g++", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
-        "-frandom-seed=obj/000/a.cpp.o",
-        "-DCPU_KERNEL", "-DTVM_FFI_EXTENSION_NAME=_k_cpu_1", "-Ikernel/inc", "-isystem",
-        "tvm_ffi/include",
-        "-DA", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/a.cpp", "-o", "obj/000/a.cpp.o",
-    ]  # fmt: skip
-    unnamed = compile_command(chain(tmp_path), unit("CXX", named=False))
-    assert "-DTVM_FFI_EXTENSION_NAME=@" in unnamed
-
-
-def test_a_cuda_source_has_nothing_of_torch(tmp_path: Path) -> None:
-    made = chain(tmp_path, CUDA, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), Path("/cuda")))
-    command = compile_command(made, unit("CUDA"))
-    assert {"-DCUDA_KERNEL", "-gencode=arch=compute_80,code=sm_80"} <= set(command)
-    for part in ("torch", "std=", "fp8", "expt"):
-        assert not any(part in word.lower() for word in command)
-
-
-def test_the_link(tmp_path: Path) -> None:
-    assert link_command(chain(tmp_path), ["a.o"]) == [
-        "g++", "-shared", "-Wl,-soname,_k_cpu_1.so", "-o", "_k_cpu_1.so", "a.o",
-        "-Wl,--strip-debug",
-        "-Wl,--discard-all", "-Wl,--version-script=exports.map", "-Wl,--as-needed", "-lstdc++",
-        "-Ltvm_ffi/lib", "-ltvm_ffi",
-    ]  # fmt: skip
-    (tmp_path / "lib64").mkdir()
-    (tmp_path / "lib64/libcudart.so.13").touch()
-    made = chain(tmp_path, CUDA, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), tmp_path))
-    cuda = link_command(made, ["a.o"])
-    assert cuda[-3:] == ["-lrt", "-lpthread", "-ldl"]
-    assert not any("torch" in word for word in cuda)
-    # What stands in for newer functions has to come behind the static runtime that calls them.
-    behind = link_command(replace(made, glibc_compat=True), ["a.o"])
-    order = ("-lcudart_static", "stub/libolder.a", "stub/libpthread.so.0")
-    places = [behind.index(word) for word in order]
-    assert places == sorted(places)
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:

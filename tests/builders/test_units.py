@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -9,20 +10,19 @@ import pytest
 
 from buildkit import CPU, CUDA, program, quiet, request, write_tree
 from conftest import failure, torch_toml, write_torch
-from kci.builders.kernel_files import resolve_inside, source_file
+from kci.builders.kernel_files import resolve_inside
 from kci.builders.native.recipe import part_objects
 from kci.builders.native.units import (
-    FlagContext,
     Sources,
     Unit,
     collect_units,
     expand_flag,
     sources_with_name,
 )
-from kci.builders.request import BuildPart, Request, read_part
+from kci.builders.request import BuildPart, read_part
 from kci.config.reader import read_kernel
 from kci.config.values import Depend
-from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
+from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError, UsageError
 from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.selection import select
 from kci.plan.inputs.kernel_inputs import KernelInputs
@@ -44,21 +44,33 @@ def kernel(tmp_path: Path, text: str, *files: str) -> Path:
     return write_tree(tmp_path / "many", {"build.toml": HEAD + text, **sources})
 
 
-@pytest.mark.rule("KCI503", triggers=True)
+LEADING_OUT = (
+    *("/etc/passwd", "../outside.cpp", "csrc/../../outside.cpp", "out/x.cpp", "C:\\x.cpp"),
+    *("\\\\host\\x.cpp", "\\x.cpp"),
+)
+NOT_CARRIED = ("", *(f"{name}.cpp" for name in ("a\nb", "a\x00", "a|b", "a\x7f", "$(id)", "`id`")))
+NOT_CARRIED += ('a".cpp', "a\\b.cpp")
+
+
 @pytest.mark.parametrize(
-    "entry",
+    ("rule", "entry"),
     [
-        *("/etc/passwd", "../outside.cpp", "csrc/../../outside.cpp", "out/x.cpp"),
-        *("C:\\x.cpp", "\\\\host\\x.cpp", "\\x.cpp"),
+        pytest.param(rule, entry, marks=pytest.mark.rule(rule, triggers=True))
+        for rule, entries in (("KCI503", LEADING_OUT), ("KCI506", NOT_CARRIED))
+        for entry in entries
     ],
 )
-def test_a_path_that_leads_out_of_the_kernel_is_refused(tmp_path: Path, entry: str) -> None:
+def test_a_path_that_leads_out_or_that_a_build_file_cannot_carry_is_refused(
+    tmp_path: Path, rule: str, entry: str
+) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
     write_tree(tmp_path, {"outside.cpp": "", "elsewhere/x.cpp": ""})
     (root / "out").symlink_to(tmp_path / "elsewhere")
-    caught = failure(UnsafeError, "", resolve_inside, root, entry, "torch.src")
+    kind = UnsafeError if rule == "KCI503" else FindingsError
+    caught: KciError = failure(kind, "torch.src names", resolve_inside, root, entry, "torch.src")
     (found,) = caught.diagnostics
-    assert (caught.exit_code, found.rule, found.path) == (5, "KCI503", "build.toml")
+    assert (caught.exit_code, found.path) == (5 if kind is UnsafeError else 1, "build.toml")
+    assert found.rule == rule
 
 
 @pytest.mark.rule("KCI501", "KCI503", "KCI506", triggers=False)
@@ -66,28 +78,7 @@ def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
     (root / "link.cpp").symlink_to("csrc/a.cpp")
     for entry in ("csrc/a.cpp", "./csrc/a.cpp", "csrc/../csrc/a.cpp", "link.cpp"):
-        assert source_file(root, entry, "torch.src") == root / "csrc/a.cpp"
-
-
-@pytest.mark.rule("KCI506", triggers=True)
-@pytest.mark.parametrize(
-    "name", ["a\nb", "a\x00", "a|b", "a\x7f", "$(id)", "`id`", 'a"', "a\\b", None]
-)
-def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, name: str | None) -> None:
-    entry = "" if name is None else f"{name}.cpp"
-    caught = failure(FindingsError, "", resolve_inside, tmp_path, entry, "torch.src")
-    assert caught.diagnostics[0].rule == "KCI506"
-
-
-@pytest.mark.rule("KCI501", triggers=True)
-@pytest.mark.parametrize(
-    ("entry", "says"), [("csrc/none.cpp", "does not exist"), ("csrc", "not a regular file")]
-)
-def test_a_missing_source_is_named(tmp_path: Path, entry: str, says: str) -> None:
-    root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
-    caught = failure(FindingsError, says, source_file, root, entry, "kernel.x.src")
-    assert caught.diagnostics[0].rule == "KCI501"
-    assert "kernel.x.src" in caught.message
+        assert resolve_inside(root, entry, "torch.src") == root / "csrc/a.cpp"
 
 
 PARTS = """
@@ -157,16 +148,13 @@ def sources(root: Path, compute: str = "cu130", **options: Any) -> Sources:
     return collect_units(request(root, name, root.parent, **options), quiet)
 
 
-def test_a_component_joins_at_its_minimum_toolkit(tmp_path: Path) -> None:
-    found = sources(kernel(tmp_path, PARTS, *FILES), "cu132")
-    assert "csrc/late.cu" in [unit.shown for unit in found.units]
-
-
-def test_a_flag_that_old_toolkits_do_not_know_is_dropped_there(tmp_path: Path) -> None:
+def test_what_depends_on_the_toolkit(tmp_path: Path) -> None:
+    """A component joins at its minimum, and a flag is dropped that old ones do not know."""
     root = kernel(tmp_path, PARTS, *FILES)
     assert sources(root, "cu126").units[1].flags == ("-DCUDA", "-DTWO")
     newer = ("-DCUDA", "-static-global-template-stub=false", "-DTWO")
     assert sources(root, "cu128").units[1].flags == newer
+    assert "csrc/late.cu" in [unit.shown for unit in sources(root, "cu132").units]
 
 
 def one_component(backend: str, src: str, more: str = "") -> str:
@@ -181,7 +169,14 @@ def one_component(backend: str, src: str, more: str = "") -> str:
         for case in (
             *(("KCI502", "cpu", name, "", name) for name in ("a.cu", "a.rs", "a.c", "Makefile")),
             *(("KCI502", "cu130", name, "", name) for name in ("a.metal", "a.hip")),
-            ("KCI501", "cpu", "none.cpp", "", "none.cpp"),
+            (
+                "KCI501",
+                "cpu",
+                "none.cpp",
+                "",
+                r"one\.src names .none\.cpp., which does not",
+            ),
+            ("KCI501", "cpu", ".", "", "not a regular file"),
             ("KCI506", "cu130", "a.cu", 'cxx-flags = ["-DX\\nrule evil"]', ""),
             ("KCI506", "cu130", "a.cu", 'cuda-flags = ["-DX\\nrule evil"]', ""),
             ("KCI503", "cpu", "a.cpp", 'include = ["../.."]', r"kernel\.one\.include"),
@@ -196,7 +191,7 @@ def test_what_cannot_be_compiled_is_named(
     directory outside of the kernel, and archs that the toolkit cannot build.
     """
     text = one_component("cpu" if compute == "cpu" else "cuda", src, more)
-    root = kernel(tmp_path, text, *({src} - {"none.cpp"}))
+    root = kernel(tmp_path, text, *({src} - {"none.cpp", "."}))
     kind = UnsafeError if rule == "KCI503" else FindingsError
     caught: FindingsError = failure(kind, says, sources, root, compute)
     assert caught.diagnostics[0].rule == rule
@@ -207,25 +202,21 @@ def test_a_variant_with_every_component_left_out_is_refused(tmp_path: Path) -> N
     assert "cuda-minver" in failure(BuildFailedError, "no component", sources, root).hint
 
 
-def test_a_source_of_two_components_takes_the_includes_of_the_later_one(tmp_path: Path) -> None:
-    second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["./a.cpp"]\ninclude = ["two"]\n'
-    root = kernel(tmp_path, one_component("cpu", "a.cpp", 'include = ["one"]\n') + second, "a.cpp")
-    (unit,) = sources(root, "cpu").units
-    assert [path.name for path in unit.include] == ["two"]
-
-
-def test_a_linked_source_is_compiled_as_what_the_link_is_called(tmp_path: Path) -> None:
-    root = kernel(tmp_path, one_component("cuda", 'csrc/a.cpp", "csrc/b.cu'), "csrc/a.cpp")
-    (root / "csrc/b.cu").symlink_to("a.cpp")
-    languages = [(str(unit.source), unit.language) for unit in sources(root).units]
-    assert languages == [("csrc/a.cpp", "CXX"), ("csrc/b.cu", "CUDA")]
-
-
-def test_sources_of_one_name_have_objects_of_their_own(tmp_path: Path) -> None:
-    second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp", "x/a.cpp", "y/a.cpp"]\n'
-    root = kernel(tmp_path, one_component("cpu", "a.cpp") + second, "a.cpp", "x/a.cpp", "y/a.cpp")
-    objects = [unit.object for unit in sources(root, "cpu").units]
-    assert objects == [f"obj/00{number}/a.cpp.o" for number in range(3)]
+def test_a_source_is_known_by_its_path(tmp_path: Path) -> None:
+    """That of two components takes the includes of the later one, a link is compiled as what it is
+    called, and sources of one name have objects of their own.
+    """
+    second = '[kernel.two]\nbackend = "cuda"\ndepends = []\ninclude = ["two"]\nsrc = ["./a.cpp", '
+    second += '"x/a.cpp", "y/b.cu"]\n'
+    first = one_component("cuda", "a.cpp", 'include = ["one"]\n')
+    root = kernel(tmp_path, first + second, "a.cpp", "x/a.cpp", "y/a.cpp")
+    (root / "y/b.cu").symlink_to("a.cpp")
+    found = [(str(made.source), made.language, made.object) for made in sources(root).units]
+    assert found == [
+        ("a.cpp", "CXX", "obj/000/a.cpp.o"), ("x/a.cpp", "CXX", "obj/001/a.cpp.o"),
+        ("y/b.cu", "CUDA", "obj/002/b.cu.o"),
+    ]  # fmt: skip
+    assert [path.name for path in sources(root).units[0].include] == ["two"]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +304,10 @@ def test_what_is_no_part(text: str) -> None:
 
 # --- CMake's generator expressions in flags (docs/builders.md) ---
 
-FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
+VALUES = {
+    "CXX_COMPILER_ID": "GNU", "CUDA_COMPILER_ID": "NVIDIA", "PLATFORM_ID": "Linux",
+    "COMPILE_LANGUAGE": "CXX", "CONFIG": "Release",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -336,7 +330,7 @@ FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
     ],
 )
 def test_what_a_flag_stands_for(flag: str, flags: list[str]) -> None:
-    assert list(expand_flag(flag, FACTS)) == flags
+    assert list(expand_flag(flag, VALUES)) == flags
 
 
 UNKNOWN = "$< $<1:-x $<TARGET_FILE:x> $<CUDA_COMPILER_VERSION> $<:x> $<$<$< $<$<NOT:$<OF>>:x>"
@@ -344,42 +338,31 @@ UNKNOWN = "$< $<1:-x $<TARGET_FILE:x> $<CUDA_COMPILER_VERSION> $<:x> $<$<$< $<$<
 
 @pytest.mark.parametrize("flag", UNKNOWN.split())
 def test_what_is_not_known_is_refused(flag: str) -> None:
-    failure(ValueError, "generator expression", lambda: list(expand_flag(flag, FACTS)))
-
-
-def asked(tmp_path: Path, backend: str, flag: str, name: str) -> Request:
-    """A variant of a kernel of one source, with this flag."""
-    root = write_torch(tmp_path / "many", {backend: "a.cpp"})
-    append("build.toml", f'cxx-flags = ["-O2", "{flag}"]\n')(root)
-    return request(root, name, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("backend", "name"), [("cpu", CPU), ("xpu", "torch213-cxx11-xpu20260-x86_64-linux")]
-)
-def test_the_flags_of_a_component_are_evaluated_for_the_variants_system(
-    tmp_path: Path, backend: str, name: str
-) -> None:
-    flag = "$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>$<$<PLATFORM_ID:Linux>:-DHERE>"
-    flag += "$<$<PLATFORM_ID:Darwin>:-DMAC>"
-    units = collect_units(asked(tmp_path, backend, flag, name), quiet).units
-    assert units[0].flags[:2] == ("-O2", "-DHERE")
-
-
-def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clang = program(tmp_path, "clang++", 'test "$1" = --version && echo "clang version 19.1.7"')
-    monkeypatch.setenv("NVCC_CCBIN", str(clang))
-    what = asked(tmp_path, "cuda", "-D$<CXX_COMPILER_ID>", CUDA)
-    assert collect_units(what, quiet).units[0].flags[:2] == ("-O2", "-DClang")
+    failure(ValueError, "generator expression", lambda: list(expand_flag(flag, VALUES)))
 
 
 @pytest.mark.rule("KCI506", triggers=True)
-def test_a_flag_that_cannot_be_evaluated_is_a_finding(tmp_path: Path) -> None:
+def test_flags_are_evaluated_for_the_variants_system_and_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a CUDA variant is the one that nvcc has."""
+    clang = program(tmp_path, "clang++", 'test "$1" = --version && echo "clang version 19.1.7"')
+    monkeypatch.setenv("NVCC_CCBIN", str(clang))
+    here = "$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>$<$<PLATFORM_ID:Linux>:-DHERE>"
+    here += "$<$<PLATFORM_ID:Darwin>:-DMAC>"
+
+    def evaluated(backend: str, name: str, flag: str) -> str:
+        root = write_torch(tmp_path / backend, {backend: "a.cpp"})
+        append("build.toml", f'cxx-flags = ["-O2", "{flag}"]\n')(root)
+        return collect_units(request(root, name, tmp_path), quiet).units[0].flags[1]
+
+    assert evaluated("cpu", CPU, here) == "-DHERE"
+    xpu = "torch213-cxx11-xpu20260-x86_64-linux"
+    assert evaluated("xpu", xpu, f"{here}$<CXX_COMPILER_ID>") == "-DHEREIntelLLVM"
+    assert evaluated("cuda", CUDA, "-D$<CXX_COMPILER_ID>") == "-DClang"
     says = r"does not know the generator expression \$<TARGET_FILE:x>"
-    what = asked(tmp_path, "cpu", "$<TARGET_FILE:x>", CPU)
-    failure(FindingsError, says, collect_units, what, quiet)
+    shutil.rmtree(tmp_path / "cpu")
+    failure(FindingsError, says, evaluated, "cpu", CPU, "$<TARGET_FILE:x>")
 
 
 # --- which sources are given the kernel's id: the rest is not compiled again when it changes ---
@@ -396,15 +379,15 @@ NAMED_FILES = {
 }
 
 
-def named(root: Path, files: dict[str, str], link: tuple[str, str] | None = None) -> set[str]:
+def named(root: Path, files: dict[str, str]) -> set[str]:
     """The sources of a kernel in a repository; what is below `common/` beside it may be
     included.
     """
     kernel = write_tree(root / "kernel", {**NAMED_FILES, **files})
     common = write_tree(root, {"common/shared.h": files.pop("common/shared.h", "")})
-    if link is not None:
-        (kernel / link[0]).unlink(missing_ok=True)
-        (kernel / link[0]).symlink_to(link[1])
+    if "real.cpp" in files:
+        (kernel / "bind.cpp").unlink()
+        (kernel / "bind.cpp").symlink_to("real.cpp")
     inputs = KernelInputs(read_kernel(kernel).build, kernel, SourceTree(common), ["common"])
     return sources_with_name(inputs, request(kernel, CPU, root).variant, NAMED)
 
@@ -413,6 +396,7 @@ def named(root: Path, files: dict[str, str], link: tuple[str, str] | None = None
     ("files", "all_of_them"),
     [
         ({}, False),
+        ({"real.cpp": NAMED_FILES["bind.cpp"]}, False),  # bind.cpp is a link to it
         ({"vendored/module.cpp": "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)"}, False),
         ({"docs.md": "TORCH_EXTENSION_NAME"}, False),
         ({"csrc/b.h": "// TORCH_EXTENSION_NAME"}, True),
@@ -424,8 +408,3 @@ def test_a_mention_counts_for_all_that_may_include_it(
     tmp_path: Path, files: dict[str, str], all_of_them: bool
 ) -> None:
     assert named(tmp_path, files) == (set(NAMED) if all_of_them else {"bind.cpp"})
-
-
-def test_a_source_can_be_a_link(tmp_path: Path) -> None:
-    files = {"real.cpp": NAMED_FILES["bind.cpp"]}
-    assert named(tmp_path, files, link=("bind.cpp", "real.cpp")) == {"bind.cpp"}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from buildkit import files_in
 from cli.runner import Result, ended, kci
 from conftest import ROOT
-from kci.builders import BUILDERS
+from kci.builders.dispatch import BUILDERS
 from kci.builders.request import BuildOptions
 from kci.cli import build
 from kci.run import build_leg

@@ -11,6 +11,7 @@ import pytest
 from buildkit import Bare, noarch_kernel, write_tree
 from cli.runner import ended, kci
 from conftest import ROOT, failure
+from kci.config.facts import BACKENDS
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
 from kci.run import machine_report
@@ -20,7 +21,7 @@ from kci.utils.cache import PARTS, CacheEntry, list_cache_entries, remove_cache_
 
 
 def examined(cache: Path) -> dict[str, ToolReport]:
-    return {item.name: item for item in examine_machine(cache, load_catalog())}
+    return {item.name: item for item in examine_machine(cache, load_catalog(), BACKENDS)}
 
 
 @pytest.mark.usefixtures("november")

@@ -75,7 +75,7 @@ def test_kci_test_at_the_root_of_a_repository(
         assert "empty: no build.toml here or below" in said
         assert "`kci init NAME` begins a kernel" in said
     write_torch(kernel.parent / "gelu", TWO, "gelu")
-    ended(kci("test"), 2, "name one: kci test gelu")
+    ended(kci("test"), 2, "name one, such as gelu")
 
 
 def test_doctor_does_not_pass_over_a_faulty_build_toml(kernel: Path, tmp_path: Path) -> None:

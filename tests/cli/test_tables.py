@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kci.cli._answers import left_out_table, markdown, plan_tables, tree_table
+from kci.cli._answers import left_out_table, plan_tables, tree_table
+from kci.cli._output import as_markdown
 from kci.config.discovery import FaultyKernel
-from kci.plan.estimates import estimate
+from kci.plan.budget import estimate
 from kci.plan.plan import SkippedVariant, UnplannedVariant
+from kci.plan.planning import PlannedRun
 from kci.tree.manifest import Manifest
 from planning import leg, plan
 
@@ -40,12 +42,12 @@ def test_no_name_leaves_its_cell() -> None:
         skipped=(SkippedVariant(HOSTILE, "torch-cpu", HOSTILE),),
         faulty=(FaultyKernel(HOSTILE, HOSTILE, HOSTILE, ()),),
     )
-    said = markdown(plan_tables(made, estimate(made.legs)))
+    said = as_markdown(plan_tables(PlannedRun(made, estimate(made.legs), None, ())))
     assert said.count(HARMLESS) == 8
     assert "<img" not in said
     assert "](http" not in said.replace("&#91;x](http", "")
     manifest = Manifest(HOSTILE, 1, (HOSTILE,), (), (HOSTILE,), complete=False)
-    tree = markdown([tree_table(manifest)])
+    tree = as_markdown([tree_table(manifest)])
     assert tree.splitlines()[0] == f"### {HARMLESS} version 1: 0 variants"
     assert tree.splitlines()[-1] == f"| {HARMLESS} | missing |  |  |"
 

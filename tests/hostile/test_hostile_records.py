@@ -300,7 +300,7 @@ ANSWERS = {name: spoil(b'{"login":"a"}') for name, spoil in HOSTILE.items() if n
 def test_an_answer_of_github_that_cannot_be_read_is_a_finding(answer: str) -> None:
     said = SimpleNamespace(returncode=0, stdout=ANSWERS[answer], stderr=b"")
     with pytest.raises(FindingsError, match="cannot read GitHub's answer"):
-        GitHubApi("a/b", run=lambda *_, **__: said).request_as(Account, "GET", "x")
+        GitHubApi("a/b", run=lambda *_, **__: said).get(Account, "x")
 
 
 def merged(folder: Path, spoil: Spoil) -> Result:

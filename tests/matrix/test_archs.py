@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import many, noarch_kernel, refusal, torch_kernel
+from conftest import failure, many, noarch_kernel, refusal, torch_kernel
 from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.model import Build
@@ -27,8 +27,9 @@ from kci.matrix.selection import select
 from kci.matrix.tiers import choose, pairs, tier_of
 from kci.matrix.variants import Kind, Variant
 
-# What the reference's own code gives, by list and toolkit (docs/format.md#cuda-capabilities).
-TABLE = [
+# What the reference's own code gives at 12.6, 12.8 and 13.0, before it intersected exactly
+# (docs/format.md#cuda-capabilities).
+LOOSE = [
     ("8.0 9.0a 12.0+PTX", "8.0 9.0a", "8.0 9.0a 12.0+PTX", "8.0 9.0a 12.0+PTX"),
     ("7.5 8.0 8.6 9.0 9.0a", "7.5 8.0 8.6 9.0a", "7.5 8.0 8.6 9.0a", "7.5 8.0 8.6 9.0a"),
     ("10.0a 10.0", "", "10.0 10.0a", "10.0a"),
@@ -36,36 +37,32 @@ TABLE = [
     ("5.0 8.0 12.0a+PTX", "8.0", "8.0 12.0a+PTX", "8.0 12.0a+PTX"),
     ("10.0a 10.0f 10.0", "", "10.0 10.0a 10.0f", "10.0a 10.0f"),
 ]
-
-
-@pytest.mark.parametrize("toolkit", [0, 1, 2], ids=["12.6", "12.8", "13.0"])
-@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
-def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
-    version = Version.parse(["12.6", "12.8", "13.0"][toolkit])
-    default = arch_tables("2026-08-20").cuda_default(version)
-    kept = intersect_capabilities(tuple(row[0].split()), default, exact=False)
-    assert " ".join(kept) == row[1 + toolkit]
+# What its own test of the exact intersection expects at 13.0, and what follows from that.
+EXACT = [
+    ("8.0 9.0a 12.0+PTX", "8.0 9.0a 12.0+PTX"),
+    ("7.5 8.0 9.0 9.0a", "7.5 8.0 9.0a"),
+    ("9.0+PTX 9.0a", "9.0a"),
+    ("10.0a 10.0f", "10.0a 10.0f"),
+    ("9.1a 9.0a+PTX", "9.0a+PTX"),
+    ("8.0 8.0+PTX", "8.0+PTX"),
+    ("8.0 10.0 10.1 11.8 12.0", "8.0 10.0 12.0"),  # as megablocks: 10.1 is not for 10.3
+    ("7.0 7.2 7.5", "7.5"),
+    ("6.0+PTX", ""),
+    ("10.3a 12.1+PTX", "10.3a 12.1+PTX"),
+]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "kept"),
+    ("toolkit", "wanted", "kept", "exact"),
     [
-        ("8.0 9.0a 12.0+PTX", "8.0 9.0a 12.0+PTX"),
-        ("7.5 8.0 9.0 9.0a", "7.5 8.0 9.0a"),
-        ("9.0+PTX 9.0a", "9.0a"),
-        ("10.0a 10.0f", "10.0a 10.0f"),
-        ("9.1a 9.0a+PTX", "9.0a+PTX"),
-        ("8.0 8.0+PTX", "8.0+PTX"),
-        ("8.0 10.0 10.1 11.8 12.0", "8.0 10.0 12.0"),  # as megablocks: 10.1 is not for 10.3
-        ("7.0 7.2 7.5", "7.5"),
-        ("6.0+PTX", ""),
-        ("10.3a 12.1+PTX", "10.3a 12.1+PTX"),
+        *(("13.0", *row, True) for row in EXACT),
+        *((at, row[0], kept, False) for row in LOOSE
+            for at, kept in zip(("12.6", "12.8", "13.0"), row[1:], strict=True)),
     ],
-)
-def test_the_exact_intersection(wanted: str, kept: str) -> None:
-    """What the reference's own test of it expects, and what follows from that."""
-    default = arch_tables().cuda_default(Version.parse("13.0"))
-    assert " ".join(intersect_capabilities(tuple(wanted.split()), default, exact=True)) == kept
+)  # fmt: skip
+def test_the_intersection(toolkit: str, wanted: str, kept: str, exact: bool) -> None:
+    default = arch_tables(None if exact else "2026-08-20").cuda_default(Version.parse(toolkit))
+    assert " ".join(intersect_capabilities(tuple(wanted.split()), default, exact=exact)) == kept
 
 
 def built(*keys: str, backend: str = "cuda") -> Build:
@@ -113,13 +110,9 @@ def test_an_empty_list_counts_as_none(backend: str, key: str) -> None:
     assert lint_matrix(empty, load_catalog()) == []
 
 
-def test_rocm_intersects_exactly() -> None:
-    part = built('rocm-archs = ["gfx942", "gfx90a", "gfx940"]', backend="rocm").kernel["part0"]
-    assert component_archs(part, Version.parse("7.1")) == ("gfx90a", "gfx942")
-
-
 LISTS = 'cuda_capabilities = ["9.0", "11.8", "8.0"]\nrocm_archs = ["gfx942", "gfx1"]'
 UNION = built('cuda-capabilities = ["7.5", "10.0"]', 'cuda-capabilities = ["8.0", "7.5"]')
+ROCM = built('rocm-archs = ["gfx942", "gfx90a", "gfx940"]', backend="rocm")
 MINVER = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncuda-minver = "13.0"')
 
 
@@ -131,6 +124,7 @@ MINVER = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncud
         (UNION, "cuda", "13.0", "10.0 7.5 8.0"),
         (MINVER, "cuda", "12.6", "8.0"),  # a component below its cuda-minver counts for nothing
         (MINVER, "cuda", "13.0", "8.0 9.0a"),
+        (ROCM, "rocm", "7.1", "gfx90a gfx942"),
         (torch_kernel(["rocm"]).build, "rocm", "7.2",
          "gfx1030 gfx1100 gfx1101 gfx1200 gfx1201 gfx906 gfx908 gfx90a gfx942 gfx950"),
         # of noarch, verbatim and only for its backend
@@ -163,20 +157,9 @@ def found(text: str = KCI_TOML) -> RepositorySettings:
     return RepositorySettings(read_as(document, Settings), Path(), document)
 
 
-def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:
-    base, filters = tier_of("nightly", found(), thinned=True)
-    _, whole = tier_of("nightly", found(), thinned=False)
-    assert (base, len(filters), len(whole)) == (Tier.ALL, 3, 2)
-    plain, filters = tier_of("plain", found())
-    assert (plain, len(filters)) == (Tier.RELEASE, 1)
-
-
 def test_a_tier_that_does_not_exist_is_wrong_usage() -> None:
-    with pytest.raises(UsageError) as caught:
-        tier_of("nihgtly", found())
-    assert caught.value.hint == "did you mean `nightly`?"
-    with pytest.raises(UsageError):
-        tier_of("nightly", RepositorySettings())
+    assert failure(UsageError, "", tier_of, "nihgtly", found()).hint == "did you mean `nightly`?"
+    failure(UsageError, "", tier_of, "nightly", RepositorySettings())
 
 
 @pytest.mark.rule("KCI128", triggers=True)
@@ -208,6 +191,7 @@ def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
 def test_a_tier_that_asks_for_nothing_drops_nothing(catalog: Catalog) -> None:
     base, filters = tier_of("plain", found())
     made = torch_kernel(["cpu", "cuda", "rocm"])
+    assert base is Tier.RELEASE
     whole = select(made, catalog, base, explain=True)
     assert select(made, catalog, base, narrow=filters, explain=True) == whole
 

@@ -44,7 +44,9 @@ def planned(root: Path, base: str = "main") -> list[str]:
 
 def answer(root: Path, base: str) -> tuple[list[str], list[Touch]]:
     workspace = open_workspace([str(root / name) for name in NAMES])
-    matrix, found = only_affected(workspace, workspace.matrix(), Choice(), base)
+    matrix, found = only_affected(
+        workspace, workspace.matrix(), Choice(), changes_since(root, base)
+    )
     names = [f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants]
     return names, found
 
@@ -160,7 +162,9 @@ def test_a_kernel_at_the_root_owns_every_file(repository: Path) -> None:
     commit(repository)
     change(repository, "docs/a.md", "new\n")
     workspace = open_workspace([str(repository)])
-    _, found = only_affected(workspace, workspace.matrix(), Choice(), "HEAD")
+    _, found = only_affected(
+        workspace, workspace.matrix(), Choice(), changes_since(repository, "HEAD")
+    )
     assert [touch.kernel for touch in found] == ["norm"]
 
 

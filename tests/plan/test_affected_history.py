@@ -225,7 +225,7 @@ def truth(root: Path) -> dict[tuple[str, str], str]:
 def answer(root: Path, base: str) -> tuple[set[tuple[str, str]], list[Touch]]:
     """What --affected plans."""
     here = open_workspace([str(root)])
-    left, decisions = only_affected(here, here.matrix(), Choice(), base)
+    left, decisions = only_affected(here, here.matrix(), Choice(), changes_since(root, base))
     names = {(kernel.name, variant.name) for kernel in left.kernels for variant in kernel.variants}
     return names, decisions
 

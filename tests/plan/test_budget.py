@@ -30,9 +30,9 @@ from kci.matrix.catalog.runners import (
 )
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import Variant
-from kci.plan.budget import check_budget, check_time
+from kci.plan.budget import check_budget, check_time, estimate
 from kci.plan.durations import Duration, encode, read_durations, recorded_minutes
-from kci.plan.estimates import Size, estimate, estimates, simulate, size_of
+from kci.plan.estimates import Size, estimates, size_of
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Leg
 from planning import leg, matrix, plan, refused
@@ -58,7 +58,8 @@ def test_minutes_and_money_add_up() -> None:
 )  # fmt: skip
 def test_waves_and_wall_time(minutes: list[int], pool: Pool, expected: tuple[int, int]) -> None:
     legs = [leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)]
-    assert simulate(legs) == expected
+    made = estimate(legs)
+    assert (made.waves, made.wall_minutes) == expected
 
 
 @pytest.mark.rule("KCI309", triggers=True)

@@ -20,7 +20,7 @@ from kci.matrix.catalog.runners import Runner, default_runners, runners_from
 from kci.plan.hardware_tests import (
     CarriedTree,
     TestPass,
-    machines_for,
+    machine_tests,
     plan_tests,
     tree_under_test,
     why_untested,
@@ -80,7 +80,7 @@ def test_what_a_hosted_runner_can_test_is_tested_without_a_key(
 @pytest.mark.parametrize("systems", [("x86_64-linux", "aarch64-linux"), ("aarch64-linux",)])
 def test_one_system_is_enough_for_the_cpu(systems: tuple[str, ...]) -> None:
     variants = [f"torch213-cxx11-cpu-{system}" for system in systems]
-    (machine,) = machines_for(variants, runners_from(Settings()))
+    (machine,) = machine_tests("k", "k", variants, runners_from(Settings()))
     assert (machine.system, machine.variants) == (systems[0], (variants[0],))
     assert not why_untested(variants, runners_from(Settings()), True)
     elsewhere = why_untested(["torch213-cpu-aarch64-darwin"], runners_from(Settings()), True)
@@ -107,7 +107,7 @@ def carried(
     digests: dict[str, str], runners: Any = None, tests: dict[str, str] | None = None
 ) -> CarriedTree:
     """A tree on which what these machines test has passed."""
-    (test,) = plan_tests([KERNEL], [leg("torch-cuda")], runners or on("gpu"), tests or TESTS)
+    (test,) = plan_tests([KERNEL], [leg("torch-cuda")], runners or on("gpu"), tests or TESTS, {})
     passed = TestPass(tree_under_test(digests, test.variants), test.inputs)
     return CarriedTree("41", digests, {test.name: passed})
 

@@ -17,7 +17,7 @@ from kci.matrix.catalog.loading import apply_overlay, read_overlay
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners, runners_from
 from kci.matrix.selection import compute_matrix
-from kci.matrix.variants import Matrix, artifact_stem
+from kci.matrix.variants import Matrix, artifact_name
 from kci.plan.estimates import sizes
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
@@ -211,14 +211,14 @@ def test_backends_of_one_image_share_a_leg_if_their_limits_are_the_same(matrix: 
 
 @pytest.mark.parametrize("char", list('":<>|*?\r\n\\/ %\x00é'))
 def test_an_artifact_name_has_no_character_that_github_refuses(char: str) -> None:
-    name = artifact_stem("k", f"a{char}b")
+    name = artifact_name("k", f"a{char}b")
     assert not set(name) & set('":<>|*?\r\n\\/\x00 ')
     assert name.isascii()
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_two_names_never_become_one(one: str, other: str) -> None:
-    assert (artifact_stem("k", one) == artifact_stem("k", other)) == (one == other)
+    assert (artifact_name("k", one) == artifact_name("k", other)) == (one == other)
 
 
 def test_names_that_differ_in_case_only_are_twins() -> None:

@@ -17,8 +17,9 @@ from kci.config.values import Backend, Version
 from kci.diagnostics import Diagnostic
 from kci.matrix.catalog.runners import Pool, default_runners
 from kci.matrix.variants import Kind, Variant
+from kci.plan.budget import end_minutes, estimate
 from kci.plan.durations import Duration
-from kci.plan.estimates import Size, estimate, start_minutes
+from kci.plan.estimates import Size
 from kci.plan.github_limits import caller_matrices, check_limits
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import MAX_MATRIX, KeptObjects, Leg, Plan, Role, allowances, shard_of, split
@@ -87,16 +88,16 @@ def test_no_part_is_without_an_object() -> None:
 
 
 def test_a_link_starts_when_its_parts_have_ended() -> None:
+    def ends(legs: Sequence[Leg]) -> int:
+        return end_minutes(legs, [item.minutes for item in legs])["flash", NAME]
+
     plan = made()
-    begins = dict(zip([item.name for item in plan.legs], start_minutes(plan.legs), strict=True))
     last = max(item.minutes for item in plan.legs if item.role is Role.PART)
-    assert begins[NAME] == last
-    assert estimate(plan.legs).wall_minutes == last + 6
+    assert ends(plan.legs) == estimate(plan.legs).wall_minutes == last + 6
     parts = [item for item in plan.legs if item.role is Role.PART]
     first = msgspec.structs.replace(parts[0], minutes=1)
     uneven = [first if item is parts[0] else item for item in plan.legs]
-    begins = dict(zip([item.name for item in uneven], start_minutes(uneven), strict=True))
-    assert begins[NAME] == max(item.minutes for item in parts[1:]), "the last one counts"
+    assert ends(uneven) == max(item.minutes for item in parts[1:]) + 6, "the last one counts"
     own = [msgspec.structs.replace(item, pool=Pool("one", 1)) for item in plan.legs]
     assert estimate(own).wall_minutes == sum(item.minutes for item in own)
 

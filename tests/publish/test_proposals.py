@@ -15,7 +15,7 @@ from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
-from kci.publish.publish import PublishedBranch, Publisher, PublishState
+from kci.publish.publish import Publisher, PublishState
 from kci.publish.targets import hub_settings, require_branches
 from publish.fake_hub import STRANGER, FakeHub
 from publish.test_publish import OTHER, REPO, hub, make_tree, there, tree
@@ -30,50 +30,37 @@ def publish(tree: Path, *options: str) -> Result:
     return kci("publish", tree, "--repo-id", REPO, "--create-pr", *options, HF_TOKEN=STRANGER)
 
 
-def propose(tree: Path) -> PublishedBranch:
-    stranger = HubKernel(REPO, lambda: STRANGER)
-    publisher = Publisher(stranger, REPO, propose=True, wait=lambda _seconds: None)
-    return publisher.publish(read_release(tree), "v1")[0]
-
-
 @pytest.fixture
 def branch(hub: FakeHub) -> str:
     """The branch of version 1, which somebody who may write has made; its head."""
     return hub[REPO].add("v1", {**there(OTHER), f"build/{OTHER}/x": b"1"}, "another variant")
 
 
-def test_who_may_not_write_proposes(hub: FakeHub, branch: str, tree: Path) -> None:
+def test_who_may_not_write_proposes(hub: FakeHub, branch: str, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
     refused = kci("publish", tree, "--repo-id", REPO, HF_TOKEN=STRANGER)
     assert refused.code == 1, "without the option"
     said = ended(publish(tree), 0)
-    assert f"{REPO}@v1: proposed at " in said
+    assert said.startswith(f"{REPO}@v1: proposed at ")
     assert " in refs/pr/1; " in said
     assert hub[REPO].branches["v1"] == branch, "nothing changes before somebody has accepted it"
-    proposed = hub[REPO].commits[hub[REPO].proposals["refs/pr/1"]]
-    assert {"build/torch-cpu/metadata.json", f"build/{OTHER}/x"} <= proposed.keys()
-
-
-@pytest.mark.usefixtures("branch")
-def test_the_same_again_opens_no_second_one(hub: FakeHub, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
-    first, second = ended(publish(tree), 0), ended(publish(tree), 0)
-    assert first == second
-    assert " in refs/pr/1; " in second
-    assert len(hub[REPO].proposals) == 1
+    proposed = hub[REPO].proposals["refs/pr/1"]
+    assert {"build/torch-cpu/metadata.json", f"build/{OTHER}/x"} <= hub[REPO].commits[
+        proposed
+    ].keys()
+    assert publish(tree).stdout == said
+    assert len(hub[REPO].proposals) == 1, "the same again opens no second one"
     publish(make_tree(tmp_path / "other", unique="other"), "--leave-out", "allow")
     assert len(hub[REPO].proposals) == 2, "other builds are another proposal"
-
-
-@pytest.mark.usefixtures("branch")
-def test_what_was_accepted_is_not_proposed_again(hub: FakeHub, tree: Path) -> None:
-    publish(tree)
-    hub[REPO].branches["v1"] = hub[REPO].proposals["refs/pr/1"]
-    assert "unchanged at " in publish(tree).stdout
+    hub[REPO].branches["v1"] = proposed
+    assert "unchanged at " in publish(tree).stdout, "what was accepted is not proposed again"
 
 
 def test_a_lost_reply_opens_no_second_one(hub: FakeHub, branch: str, tree: Path) -> None:
     hub.fail("POST .*/commit/", None, after=True)
-    done = propose(tree)
+    stranger = HubKernel(REPO, lambda: STRANGER)
+    publisher = Publisher(stranger, REPO, propose=True, wait=lambda _seconds: None)
+    (done,) = publisher.publish(read_release(tree), "v1")
     assert (done.state, done.proposal) == (PublishState.PROPOSED, "refs/pr/1")
     assert len(hub[REPO].proposals) == 1
 

@@ -20,7 +20,7 @@ from kci.config.reader import read_kernel
 from kci.plan.workspace import open_workspace
 from kci.run import local
 from kci.run.build_leg import LegRequest
-from kci.run.local import KeptBuilds, run_in_parallel
+from kci.run.local import KeptBuilds, is_kept, run_in_parallel
 from kci.tree.manifest import LegRecord
 from planning import append
 from variants import leg_of, make_variant
@@ -75,29 +75,30 @@ class Kept:
         self.builds = KeptBuilds(open_workspace([kernel]), options)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "toolchain_identity", lambda *_, **__: toolchain)
-            self.now = self.builds.fingerprint(self.kernel, WANTED)
-
-    def find(self) -> Path | None:
-        kept = self.builds.find(self.kernel, WANTED, self.now)
-        return None if kept is None else kept.directory
+            self.now = self.builds.place(self.kernel, WANTED)
 
     def make(self, log: Log = lambda _line: None) -> Path:
-        return self.builds.make(self.kernel, WANTED, self.now, log).directory
+        self.builds.make(self.kernel, WANTED, self.now, log)
+        return self.now
 
 
 @pytest.mark.parametrize(
-    "path", ["torch-ext/binding.cpp", "torch-ext/kk/__init__.py", "csrc/a.cpp", "csrc/never.h"]
+    ("path", "compiler"),
+    [
+        ("torch-ext/binding.cpp", HERE),
+        ("torch-ext/kk/__init__.py", HERE),
+        ("csrc/a.cpp", HERE),
+        ("csrc/never.h", HERE),
+        ("README.md", "another compiler"),
+    ],
 )
 @pytest.mark.usefixtures("builder")
-def test_a_change_of_any_input_makes_it_another_variant(kernel: Path, path: str) -> None:
+def test_a_change_of_any_input_makes_it_another_variant(
+    kernel: Path, path: str, compiler: str
+) -> None:
     Kept(kernel).make()
     append(path)(kernel)
-    assert Kept(kernel).find() is None
-
-
-def test_another_compiler_makes_it_another_variant(kernel: Path, builder: Builder) -> None:
-    Kept(kernel).make()
-    assert Kept(kernel, "another compiler").find() is None
+    assert not is_kept(Kept(kernel, compiler).now)
 
 
 def test_of_two_runs_at_once_one_builds_and_the_other_takes_what_it_made(

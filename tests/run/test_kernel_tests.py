@@ -25,6 +25,7 @@ from kci.run.kernel_tests import (
     repositories,
     run_kernel_tests,
     select_variants,
+    why_not_testable,
 )
 from kci.run.loader import LoaderEnvironment, probe, python_path, why_incompatible
 from kci.run.records import TestRecord
@@ -227,8 +228,7 @@ def test_which_variants_are_tested(tmp_path: Path) -> None:
     made = [make_variant(tree, name) for name in (CPU, CUDA)]
     assert select_variants(made[0]) == [made[0]]
     assert select_variants(tree) == made
-    assert select_variants(tree, isolation=True) == [made[0]]
-    assert select_variants(tree, [CUDA], isolation=True) == [made[1]]
+    assert select_variants(tree, [CUDA]) == [made[1]]
     failure(UsageError, "has no variant", select_variants, tree, ["torch-cpo"])
     named = failure(UsageError, "", select_variants, tree, ["cu130"])
     assert named.hint == f"did you mean `{CUDA}`?"
@@ -284,10 +284,9 @@ def test_where_some_can_be_run_the_others_are_listed(tmp_path: Path) -> None:
     assert "torch-cuda: built, not run: needs an NVIDIA GPU" in named.stderr
 
 
-def test_a_gpu_needs_a_torch_that_kci_does_not_have(tmp_path: Path) -> None:
-    variant = make_variant(tmp_path / "tree", CUDA)
-    test = partial(run_kernel_tests, variant, None, quiet, cache=tmp_path)
-    assert "--no-isolation" in failure(MissingToolError, "cuda", test).hint
+def test_a_gpu_needs_a_torch_that_kci_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_tests, "has_device", lambda _: True)
+    assert why_not_testable(CUDA, None).startswith("needs a Python with torch for cuda; kci's own ")
 
 
 @pytest.mark.parametrize(("more", "code"), [([], 1), (["--allow-empty"], 0)])
@@ -368,11 +367,12 @@ def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
 ARM = "torch213-cxx11-cpu-aarch64-linux"
 
 
-def test_who_has_not_the_machine_is_told(tmp_path: Path) -> None:
+def test_who_has_not_the_machine_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kci.cli.test.verify", lambda *_, **__: [])
     make_variant(tmp_path / "tree", ARM)
     done = kci("test", tmp_path / "tree")
     assert (done.code, done.stdout) == (3, "")
-    assert f"{ARM}: built, not run: needs a machine of aarch64-linux" in done.stderr
+    assert f"{ARM}: built, verified, not run: needs a machine of aarch64-linux" in done.stderr
 
 
 def test_a_gpu_is_there_if_nvidia_smi_lists_it(bare: Bare) -> None:

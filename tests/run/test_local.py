@@ -85,20 +85,21 @@ def source(kernel_dir: Path) -> Path:
     return kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
 
 
-def test_build_merge_verify(again: Again) -> None:
+def test_build_merge_verify_and_a_rerun_takes_over_what_still_holds(
+    again: Again, source: Path, tmp_path: Path
+) -> None:
     result = again()
     assert states(result) == dict.fromkeys(NAMES, OutcomeState.BUILT)
     (tree,) = result.trees
-    assert tree.findings == ()
-    assert tree.manifest.complete
+    assert (tree.findings, tree.manifest.complete) == ((), True)
     assert sorted(path.name for path in tree.tree.iterdir()) == ["CARD.md", *AT_TOP, *NAMES]
     assert [entry.variant for entry in tree.manifest.present] == NAMES
     assert read_manifest(tree.tree) == tree.manifest
-
-
-def test_a_rerun_takes_over_what_still_holds(again: Again, source: Path, tmp_path: Path) -> None:
-    again()
-    assert states(again()) == dict.fromkeys(NAMES, OutcomeState.REUSED)
+    reused = dict.fromkeys(NAMES, OutcomeState.REUSED)
+    assert states(again()) == reused
+    (kept,) = (tmp_path / "cache" / "run").glob("*/*/torch-cpu/__init__.py")
+    kept.write_text("import os\n")
+    assert states(again()) == reused | {"torch-cpu": OutcomeState.BUILT}, "it was tampered with"
     source.write_text(source.read_text() + "# changed\n")
     assert states(again()) == dict.fromkeys(NAMES, OutcomeState.BUILT)
     assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text().endswith("# changed\n")
@@ -144,14 +145,6 @@ def test_one_arch_is_built_and_not_merged(tmp_path: Path) -> None:
     assert kci("run", directory, "--into", tree, KCI_CACHE=cache).code == 0
     made = sorted(path.name for path in tree.iterdir() if path.is_dir())
     assert made == ["torch-cpu", "torch-cuda"]
-
-
-def test_a_kept_variant_that_was_tampered_with_is_built_again(again: Again, tmp_path: Path) -> None:
-    again()
-    (kept,) = (tmp_path / "cache" / "run").glob("*/*/torch-cpu/__init__.py")
-    kept.write_text("import os\n")
-    reused = dict.fromkeys(NAMES, OutcomeState.REUSED)
-    assert states(again()) == reused | {"torch-cpu": OutcomeState.BUILT}
 
 
 @pytest.mark.parametrize("stop_at", range(1, 10))
@@ -291,19 +284,29 @@ def test_nobody_replaces_what_is_being_read(
     assert held == [True] * (len(NAMES) + 3)
 
 
-def test_the_table_has_the_first_error_and_its_place(
-    kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = finding("KCI513", "'x' was not declared", path="swiglu/a.cpp", span=Span(7, 3, 7, 0))
+PLACE = finding("KCI513", "'x' was not declared", path="swiglu/a.cpp", span=Span(7, 3, 7, 0))
+PIP = "cannot install torch\npip install torch\nCollecting torch\nERROR: no space left"
 
+
+@pytest.mark.parametrize(
+    ("error", "code", "row", "below"),
+    [
+        (BuildFailedError("building it failed at c++ a.cpp\nsome note", diagnostics=[PLACE]), 4,
+            "swiglu/a.cpp:7:3: error: 'x' was not declared", "some note"),
+        (MissingToolError(PIP), 3, "ERROR: no space left", "Collecting torch"),
+    ],
+)  # fmt: skip
+def test_the_table_has_the_line_that_says_why_and_all_stand_below(
+    kernel_dir: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, row: str,
+    below: str,
+) -> None:  # fmt: skip
     def failing(*_arguments: object, **_options: object) -> None:
-        raise BuildFailedError("building it failed at c++ a.cpp\nsome note", diagnostics=[place])
+        raise error
 
     monkeypatch.setattr(local, "make_variant_dir", failing)
-    result = kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
-    assert result.code == 4
-    assert result.stdout.count("swiglu/a.cpp:7:3: error: 'x' was not declared") == len(NAMES)
-    assert "some note" in result.stderr
+    done = kci("run", kernel_dir, KCI_CACHE=str(kernel_dir / "cache"))
+    assert (done.code, done.stdout.count(row)) == (code, len(NAMES))
+    assert (below in done.stdout, below in done.stderr) == (False, True)
 
 
 def test_a_kernel_is_merged_as_soon_as_its_last_variant_has_ended(
@@ -326,13 +329,6 @@ def test_a_kernel_is_merged_as_soon_as_its_last_variant_has_ended(
     assert sorted(seen.values()) == [False, True]
 
 
-@pytest.mark.rule("KCI217", triggers=True)
-def test_nothing_selected_is_no_success(kernel_dir: Path) -> None:
-    result = kci("run", kernel_dir, "--only", "TORCH-C*")
-    assert result.code == 1
-    assert "did you mean `torch-cpu`?" in result.stderr
-
-
 def test_builds_of_older_sources_do_not_pile_up(again: Again, source: Path, tmp_path: Path) -> None:
     made = tmp_path / "tree" / "torch-cpu" / "__init__.py"
     for number in range(KEPT_BUILDS + 2):
@@ -342,10 +338,14 @@ def test_builds_of_older_sources_do_not_pile_up(again: Again, source: Path, tmp_
     assert len(list((tmp_path / "cache" / "run").glob("*/*/torch-cpu"))) == KEPT_BUILDS
 
 
-def test_only_variants_for_other_machines_is_exit_3(tmp_path: Path) -> None:
-    result = kci("run", ROOT / "examples" / "relu", "--only", "*aarch64*", KCI_CACHE=str(tmp_path))
-    assert result.code == 3
-    assert "every variant needs another machine" in result.stderr
+@pytest.mark.rule("KCI217", triggers=True)
+def test_without_a_variant_for_this_machine_a_run_is_no_success(tmp_path: Path) -> None:
+    for only, code, said in (
+        ("*aarch64*", 3, "every variant needs another machine"),
+        ("TORCH213-CXX11-CPU*", 1, "did you mean `torch213-cxx11-cpu-"),
+    ):
+        done = kci("run", ROOT / "examples" / "relu", "--only", only, KCI_CACHE=str(tmp_path))
+        assert (done.code, said in done.stderr) == (code, True), done
 
 
 class StandInCompiler:
@@ -386,23 +386,6 @@ class StandInCompiler:
         """Until the last one has ended; for ever if one of them runs on."""
         while os.read(self._handle, 4096):
             pass
-
-
-def test_what_is_lacking_is_one_line_of_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of pip's words, which are many, the one that says why; all of them stand below the table."""
-
-    def lacks(*_: object, **__: object) -> None:
-        said = "cannot install torch\npip install torch\nCollecting torch\nERROR: no space left"
-        raise MissingToolError(said)
-
-    monkeypatch.setattr(local, "make_variant_dir", lacks)
-    done = kci("run", noarch_kernel(tmp_path / "k"), KCI_CACHE=str(tmp_path / "cache"))
-    assert done.code == 3
-    assert "ERROR: no space left" in done.stdout
-    assert "Collecting torch" not in done.stdout
-    assert "Collecting torch" in done.stderr
 
 
 @pytest.mark.torch

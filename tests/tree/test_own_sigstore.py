@@ -108,13 +108,10 @@ def test_it_counts_for_its_repository_and_workflow_under_its_own_root(
     with serving_sigstore(OwnSigstore()) as other:
         trusted[1].write_text(other.trust_config())
     assert problems(tree, *OWN, *trusted) == ["KCI791"]
-
-
-@pytest.mark.rule("KCI791", triggers=True)
-def test_another_issuer_says_nothing_about_github(tree: Path, sigstore: OwnSigstore) -> None:
+    trusted[1].write_text(sigstore.trust_config())
     sigstore.claims["iss"] = "https://gitlab.example"
     sign(tree)
-    assert problems(tree) == ["KCI791"]
+    assert problems(tree) == ["KCI791"], "another issuer says nothing about GitHub"
 
 
 @pytest.mark.usefixtures("sigstore")
@@ -149,14 +146,10 @@ def test_only_the_settings_of_the_verifier_say_who_may_sign(
         assert verified(place, name, *OWN) == (1, True), (place, name)
 
 
-@pytest.mark.rule("KCI790", triggers=True)
-def test_an_unsigned_tree(tree: Path) -> None:
-    assert problems(tree, *OWN) == ["KCI790"]
-
-
 @pytest.mark.usefixtures("sigstore")
-@pytest.mark.rule("KCI792", triggers=True)
+@pytest.mark.rule("KCI790", "KCI792", triggers=True)
 def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
+    assert problems(tree) == ["KCI790"]
     sign(tree)
     for number, change in enumerate(
         (
@@ -260,6 +253,8 @@ def test_another_payload_than_a_statement_does_not_count(monkeypatch: pytest.Mon
     monkeypatch.setattr(Verifier, "verify_dsse", lambda *_: ("text/plain", payload))
     with pytest.raises(ValueError, match="its payload is 'text/plain'"):
         verify_bundle(REAL.read_bytes(), SigningContext(REPOSITORY))
+    with pytest.raises(ValueError, match="no repository is named"):
+        verify_bundle(REAL.read_bytes(), SigningContext())
 
 
 def forged(place: tuple[str | int, ...], change: Callable[[Any], object]) -> bytes:
@@ -296,8 +291,3 @@ FORGED: dict[str, tuple[tuple[str | int, ...], Callable[[Any], object]]] = {
 def test_a_forged_one_does_not_count(what: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         verify_bundle(forged(*FORGED[what]), SigningContext(REPOSITORY, workflow=ITS_WORKFLOW))
-
-
-def test_without_a_repository_nobody_is_trusted() -> None:
-    with pytest.raises(ValueError, match="no repository is named"):
-        verify_bundle(b"{}", SigningContext())

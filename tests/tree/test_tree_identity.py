@@ -54,20 +54,16 @@ def test_a_kernel_id_names_kernel_backend_and_source() -> None:
 
 
 def test_in_git_the_id_is_the_root_tree_and_not_the_commit(repository: Path) -> None:
-    kernel = repository / "kernels" / "relu"
-    tree = git(repository, "rev-parse", "HEAD^{tree}")
-    assert unique_id(kernel) == tree[:7] != git(repository, "rev-parse", "HEAD")[:7]
+    kernel, index = repository / "kernels" / "relu", repository / ".git" / "index"
+    clean = git(repository, "rev-parse", "HEAD^{tree}")[:7]
+    assert unique_id(kernel) == clean != git(repository, "rev-parse", "HEAD")[:7]
     git(repository, "commit", "-q", "--allow-empty", "-m", "same tree, other commit")
-    assert unique_id(kernel) == tree[:7]
-    assert provenance(kernel) == head(repository)
-
-
-def test_only_tracked_changes_make_a_source_dirty(repository: Path) -> None:
-    kernel = repository / "kernels" / "relu"
-    clean = unique_id(kernel)
     (repository / "untracked").write_text("x")
     (kernel / "build.toml").touch()
+    before = index.read_bytes(), index.stat().st_mtime_ns
     assert unique_id(kernel) == clean
+    assert provenance(kernel) == head(repository)
+    assert (index.read_bytes(), index.stat().st_mtime_ns) == before, "reading writes no index"
     (kernel / "build.toml").write_text("changed")
     assert unique_id(kernel) == f"{clean}_dirty"
     assert provenance(kernel) == head(repository, dirty=True)
@@ -101,20 +97,17 @@ def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(
     assert unique_id(kernel) == clean
 
 
-def test_the_environment_of_a_hook_points_to_no_other_repository(
+def test_neither_environment_nor_configuration_nor_owner_lead_elsewhere(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = unique_id(repository)
-    other = tmp_path / "other"
-    other.mkdir()
-    git(other, "init", "-q")
-    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    expected, mark, hook = unique_id(repository), tmp_path / "ran", tmp_path / "hook"
+    git(tmp_path, "init", "-q", "other")
+    hook.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    hook.chmod(0o755)
+    git(repository, "config", "core.fsmonitor", str(hook))
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     assert unique_id(repository) == expected
-
-
-def test_a_repository_of_somebody_else_is_an_error_and_not_another_id(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert not mark.exists(), "what a repository configures runs no program"
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     with pytest.raises(FindingsError, match="belongs to another user") as caught:
         unique_id(repository)
@@ -141,13 +134,9 @@ def test_outside_git_the_id_comes_from_the_files(
     assert unique_id(tmp_path / "two") == first
     (tmp_path / "two" / "csrc" / "b.cu").write_text("")
     assert unique_id(tmp_path / "two") != first
-
-
-def test_a_repository_without_a_commit_counts_as_no_repository(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    (tmp_path / "a").write_text("x")
-    assert len(unique_id(tmp_path)) == 13
-    assert provenance(tmp_path) is None
+    if not without_git:  # a repository without a commit counts as none
+        git(tmp_path / "one", "init", "-q")
+        assert (unique_id(tmp_path / "one"), provenance(tmp_path / "one")) == (first, None)
 
 
 def test_a_linked_directory_counts_by_where_it_points_and_is_not_walked(tmp_path: Path) -> None:
@@ -157,24 +146,6 @@ def test_a_linked_directory_counts_by_where_it_points_and_is_not_walked(tmp_path
         (tmp_path / "csrc").symlink_to(target)
         ids.append(unique_id(tmp_path))
     assert len(set(ids)) == 3
-
-
-def test_configuration_of_the_repository_runs_no_program(repository: Path, tmp_path: Path) -> None:
-    mark = tmp_path / "ran"
-    hook = tmp_path / "hook"
-    hook.write_text(f"#!/bin/sh\ntouch {mark}\n")
-    hook.chmod(0o755)
-    git(repository, "config", "core.fsmonitor", str(hook))
-    unique_id(repository / "kernels" / "relu")
-    assert not mark.exists()
-
-
-def test_reading_does_not_write_the_index(repository: Path) -> None:
-    index = repository / ".git" / "index"
-    (repository / "kernels" / "relu" / "build.toml").touch()
-    before = index.read_bytes(), index.stat().st_mtime_ns
-    unique_id(repository)
-    assert (index.read_bytes(), index.stat().st_mtime_ns) == before
 
 
 def fill(root: Path, files: dict[str, bytes]) -> Path:
@@ -206,6 +177,9 @@ def test_the_digest_covers_what_the_reference_covers(variant: Path) -> None:
     assert list(files) == covered
     digest = "oJkKRxmymMxOBcRXhqsfbO0E+ZiDfCQ2pRXm7qmMTA8="
     assert files["__init__.py"] == digest == files["link.py"]
+    other = make_digest(file_hashes(variant, "sha512"), "sha512")
+    assert other.files["a.b"] == base64.b64encode(hashlib.sha512(b"").digest()).decode()
+    assert validate_dir(variant, other, file_hashes(variant)) == []
 
 
 @pytest.mark.torch
@@ -216,12 +190,6 @@ def test_the_reference_computes_the_same_digest(variant: Path, algorithm: str) -
     theirs = reference.Digest.hash_variant(kind, str(variant))
     ours = make_digest(file_hashes(variant, algorithm), algorithm)  # type: ignore[arg-type]
     assert list(theirs.files.items()) == list(ours.files.items())
-
-
-def test_sha512_is_read(variant: Path) -> None:
-    expected = make_digest(file_hashes(variant, "sha512"), "sha512")
-    assert expected.files["a.b"] == base64.b64encode(hashlib.sha512(b"").digest()).decode()
-    assert validate_dir(variant, expected, file_hashes(variant)) == []
 
 
 def test_the_variant_digest_covers_metadata_but_no_bytecode_or_times(tmp_path: Path) -> None:

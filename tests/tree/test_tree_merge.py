@@ -63,6 +63,9 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     assert read_manifest(tree) == manifest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert {path.stat().st_mode & 0o777 for path in (tree, tree / CPU)} == {0o755}
+    before = contents(tree)
+    merge(files, tree, plan(CPU, STABLE))
+    assert contents(tree) == before, "merging again changes nothing"
 
 
 @pytest.mark.rule("KCI608", triggers=False)
@@ -271,29 +274,22 @@ KERNEL = {"name": "relu", "path": "examples/relu", "version": 1, "planned": [CPU
 PLAN = {"schema": 1, "tier": "release", "kernels": [KERNEL], "anything": [{"legs": 1}]}
 
 
-@pytest.mark.rule("KCI611", triggers=True)
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"schema": 2},
-        {"schema": None},
-        {"schema": "1"},
-        {"kernels": None},
-        {"kernels": [KERNEL | {"planned": ["../x"]}]},
-        {"kernels": [KERNEL | {"elsewhere": ["../x"]}]},
-        {"kernels": [KERNEL | {"name": "../relu"}]},
-        {"kernels": [KERNEL | {"planned": None}]},
-        {"kernels": [KERNEL] * 2},
-    ],
-)
-def test_a_plan_that_is_none_is_an_error(change: dict[str, object], tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(PLAN | change))
-    only(refusal(read_plan, tmp_path / "plan.json"), "KCI611")
+NO_PLANS: list[dict[str, object]] = [
+    {"schema": 2}, {"schema": None}, {"schema": "1"}, {"kernels": None}, {"kernels": [KERNEL] * 2},
+    *({"kernels": [KERNEL | wrong]} for wrong in (
+        {"planned": ["../x"]}, {"elsewhere": ["../x"]}, {"name": "../relu"}, {"planned": None},
+    )),
+]  # fmt: skip
 
 
 @pytest.mark.rule("KCI611", triggers=True)
-def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
-    only(refusal(read_plan, tmp_path / "none.json"), "KCI611", "cannot read")
+def test_plans_and_manifests_that_are_none_are_errors(tmp_path: Path) -> None:
+    only(refusal(read_plan, tmp_path / "plan.json"), "KCI611", "cannot read")
+    for change in NO_PLANS:
+        (tmp_path / "plan.json").write_text(json.dumps(PLAN | change))
+        only(refusal(read_plan, tmp_path / "plan.json"), "KCI611")
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    assert read_plan(tmp_path / "plan.json").kernels
     merge([artifact(tmp_path, CPU)], tmp_path / "build")
     file = tmp_path / "build" / "kci-manifest.json"
     newer = json.loads(file.read_text()) | {"schema": 2}
@@ -303,21 +299,15 @@ def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI617", triggers=True)
-def test_a_part_for_ones_own_gpu_is_no_part_of_a_tree(tmp_path: Path) -> None:
-    whole = artifact(tmp_path, CPU)
-    part = artifact(tmp_path, CUDA, files={"__init__.py": b"", MARK: b"{}\n"})
+def test_a_part_for_ones_own_gpu_is_no_part_of_a_tree_nor_carried_along(tmp_path: Path) -> None:
+    whole, partial = artifact(tmp_path, CPU), {"__init__.py": b"", MARK: b"{}\n"}
+    part = artifact(tmp_path, CUDA, files=partial)
     for merged in ([part], [whole, part]):
         found = refusal(merge, merged, tmp_path / "build")
         only(found, "KCI617", f"{CUDA} was built with --arch")
     assert not (tmp_path / "build").exists()
-
-
-@pytest.mark.rule("KCI617", triggers=True)
-def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> None:
-    made = make_variant(tmp_path / "build", CUDA, files={"__init__.py": b"", MARK: b"{}\n"})
-    found = refusal(merge, [artifact(tmp_path, CPU)], tmp_path / "build")
-    only(found, "KCI617", "was built with --arch")
-    assert made.is_dir()
+    make_variant(tmp_path / "build", CUDA, files=partial)
+    only(refusal(merge, [whole], tmp_path / "build"), "KCI617", "was built with --arch")
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -341,14 +331,6 @@ def test_what_changes_after_it_was_compared_is_not_merged(
     with pytest.raises(FindingsError, match="changed while it was merged"):
         merge([place], tmp_path / "build")
     assert not (tmp_path / "build").exists()
-
-
-def test_merging_again_changes_nothing(tmp_path: Path) -> None:
-    files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA)]
-    merge(files, tmp_path / "build", plan(CPU, CUDA))
-    before = contents(tmp_path / "build")
-    merge(files, tmp_path / "build", plan(CPU, CUDA))
-    assert contents(tmp_path / "build") == before
 
 
 def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> None:

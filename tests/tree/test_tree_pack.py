@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from conftest import many, only, refusal
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
 from kci.matrix.variants import artifact_name
-from kci.tree.manifest import LegRecord
+from kci.tree.manifest import MAX_ATTEMPT, LegRecord
 from kci.tree.pack import pack, read_leg, unpack
 from kci.utils.archive import LIMITS
 from variants import CPU, SOURCE, leg_of, make_artifact, make_variant, variant_digest
@@ -28,10 +28,13 @@ def test_a_round_trip_gives_the_same_files_and_leg(tmp_path: Path, suffix: str) 
     long = "d" * 120 + "/" + "f" * 150 + ".py"
     files = {"__init__.py": "", long: "x" * 5000, "ü.txt": "", "empty": ""}
     variant = make_variant(tmp_path / "b", files=files)
+    (variant / "empty").chmod(0o777)
     artifact = make_artifact(tmp_path / "out", variant, suffix=suffix, seconds=12.5)
     assert artifact.name == artifact_name("gated-norm", CPU, zstd=suffix == ".tar.zst")
     leg, unpacked, _ = unpack(artifact, tmp_path / "into")
     assert unpacked == tmp_path / "into" / CPU
+    modes = [(unpacked / name).stat().st_mode & 0o777 for name in ("empty", "__init__.py")]
+    assert modes == [0o755, 0o644]
     assert variant_digest(unpacked) == variant_digest(variant) == leg.digest
     assert read_leg(artifact) == leg
     assert (leg.kernel, leg.version, leg.backend) == ("gated-norm", 1, "cpu")
@@ -101,15 +104,17 @@ def test_links_and_case_twins_are_not_packed(tmp_path: Path) -> None:
         with pytest.raises(UnsafeError, match="in case only"):
             make_artifact(tmp_path, variant)
     variant = make_variant(tmp_path / "link")
-    leg = leg_of(variant)
+    leg, old = leg_of(variant), make_artifact(tmp_path / "out", variant)
+    before = old.read_bytes()
     for target in ("_ops.py", "/etc"):
         (variant / "link").symlink_to(target)
         with pytest.raises(UnsafeError, match="it is a link"):
-            pack(variant, tmp_path / "x.tar", leg)
+            pack(variant, old, leg)
         (variant / "link").unlink()
     os.mkfifo(variant / "fifo")
     with pytest.raises(UnsafeError, match="neither a file nor a directory"):
-        pack(variant, tmp_path / "x.tar", leg)
+        pack(variant, old, leg)
+    assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [before]
 
 
 def test_what_unpacking_would_refuse_for_its_size_is_not_packed(
@@ -152,13 +157,13 @@ LEG = {
         {"digest": "0" * 64 + "\n"},
         {"builder": "\x1b[31m"},
         {"kci": "a b|c"},
-        {"attempt": 0},
+        *({"attempt": number} for number in (0, 1.5, MAX_ATTEMPT + 1, 10**30)),
         {"source": {"commit": "$(id)", "dirty": False}},
         {"archs": ["8.0\n"]},
     ],
 )
 def test_a_leg_that_lies_about_its_shape_is_refused(changes: dict[str, object]) -> None:
-    msgspec.convert(LEG, LegRecord)
+    msgspec.convert(LEG | {"attempt": MAX_ATTEMPT}, LegRecord)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(LEG | changes, LegRecord)
 
@@ -168,26 +173,6 @@ FILES = st.dictionaries(
     st.binary(max_size=700),
     max_size=5,
 )
-
-
-def test_the_exec_bit_survives_and_no_other(tmp_path: Path) -> None:
-    variant = make_variant(tmp_path)
-    (variant / "_ops.py").chmod(0o777)
-    _, unpacked, _ = unpack(make_artifact(tmp_path, variant), tmp_path / "into")
-    assert (unpacked / "_ops.py").stat().st_mode & 0o777 == 0o755
-    assert (unpacked / "__init__.py").stat().st_mode & 0o777 == 0o644
-
-
-def test_a_failed_pack_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) -> None:
-    variant = make_variant(tmp_path / "in")
-    artifact = make_artifact(tmp_path / "out", variant)
-    before = artifact.read_bytes()
-    leg = leg_of(variant)
-    (variant / "link").symlink_to("_ops.py")
-    with pytest.raises(UnsafeError):
-        pack(variant, artifact, leg)
-    assert artifact.read_bytes() == before
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [artifact.name]
 
 
 @settings(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import huggingface_hub
 import pytest
@@ -20,11 +17,16 @@ from kci.errors import MissingToolError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
-from kci.publish.hub import TreeListing, hub_client, list_hub_tree, list_tree
+from kci.publish.hub import hub_client
+from kci.publish.listing import TreeListing, list_hub_tree, list_tree
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Origin, Present, encode
 from kci.watch.coverage import Coverage, CoverageState, coverage
+from publish.fake_hub import FakeHub
+from publish.test_publish import REPO, hub, tree_files
 from variants import make_variant, signature, variant_digest
+
+__all__ = ["hub"]
 
 OLD, NEW = "torch212-cxx11-cpu-x86_64-linux", "torch213-cxx11-cpu-x86_64-linux"
 SURPLUS = "torch29-cxx11-cpu-x86_64-linux"
@@ -73,17 +75,12 @@ def says(name: str, text: str) -> Callable[[Path], object]:
     return lambda variant: (variant / name).write_text(text)
 
 
-broken_metadata = says("metadata.json", "{")
-changed_after_hashing = says("__init__.py", "changed")
+def another(name: str, kernel: str = "some-kernel") -> Callable[[Path], object]:
+    def spoil(variant: Path) -> None:
+        shutil.rmtree(variant)
+        make_variant(variant.parent, name, name=kernel).rename(variant)
 
-
-def link_out_of_the_tree(variant: Path) -> None:
-    variant.symlink_to(variant.rename(variant.parent.parent / "elsewhere"))
-
-
-def another_kernel(variant: Path) -> None:
-    shutil.rmtree(variant)
-    make_variant(variant.parent, variant.name, name="other-kernel")
+    return spoil
 
 
 def no_digest(variant: Path) -> None:
@@ -94,10 +91,13 @@ def no_digest(variant: Path) -> None:
 
 SPOILS: dict[str, Callable[[Path], object]] = {
     "nothing in it": lambda variant: [file.unlink() for file in variant.iterdir()],
-    "broken metadata": broken_metadata,
-    "changed after hashing": changed_after_hashing,
-    "a link out of the tree": link_out_of_the_tree,
-    "another kernel": another_kernel,
+    "broken metadata": says("metadata.json", "{"),
+    "changed after hashing": says("__init__.py", "changed"),
+    "a link out of the tree": lambda variant: variant.symlink_to(
+        variant.rename(variant.parent.parent / "elsewhere")
+    ),
+    "another kernel": another(NEW, "other-kernel"),
+    "another variant": another(SURPLUS),
     "no digest": no_digest,
     "a signature of other metadata": says("metadata.json.sigstore", signature(b"other")),
     "no signature": says("metadata.json.sigstore", "\0"),
@@ -132,48 +132,20 @@ def test_a_variant_of_another_version_or_other_sources_is_stale(
 # --- the Hub --------------------------------------------------------------------------------------
 
 
-class RecordedHub:
-    """Answers as `huggingface_hub.HfApi` does, from a directory: large files with their digest,
-    small ones without.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.downloaded: list[str] = []
-
-    def list_repo_tree(self, repo_id: str, path: str, **asked: Any) -> list[Any]:
-        assert (repo_id, path, asked["repo_type"]) == ("acme/some-kernel", "build", "kernel")
-        if asked["revision"] != "v1":
-            raise RuntimeError("404 Client Error\nRevision Not Found")
-        listed: list[Any] = []
-        for file in sorted((self.root / path).rglob("*")):
-            name = file.relative_to(self.root).as_posix()
-            if file.is_dir():
-                listed.append(SimpleNamespace(path=name, tree_id="0"))
-                continue
-            large = file.suffix == ".so"
-            sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-            lfs = SimpleNamespace(sha256=sha256) if large else None
-            listed.append(SimpleNamespace(path=name, size=file.stat().st_size, lfs=lfs, blob_id=""))
-        return listed
-
-    def hf_hub_download(self, repo_id: str, path: str, **asked: Any) -> str:
-        assert (repo_id, asked["revision"]) == ("acme/some-kernel", "v1")
-        self.downloaded.append(path)
-        return str(self.root / path)
-
-
 def test_a_repository_is_compared_by_digest_without_downloading_libraries(
-    tmp_path: Path, matrix: KernelMatrix
+    hub: FakeHub, tmp_path: Path, matrix: KernelMatrix
 ) -> None:
-    tree = tree_with(tmp_path / "build", NEW, SURPLUS)
+    tree = tree_with(tmp_path / "tree", NEW, SURPLUS)
     metadata = tree / NEW / "metadata.json"
     (tree / NEW / "metadata.json.sigstore").write_text(signature(metadata.read_bytes()))
-    recorded = RecordedHub(tmp_path)
-    found = coverage(matrix, list_hub_tree("acme/some-kernel", "v1", recorded))
+    hub[REPO].add("v1", tree_files(tree))
+    found = coverage(matrix, list_hub_tree(REPO, "v1"))
     assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
-    assert found.source == "acme/some-kernel@v1"
-    assert not [path for path in recorded.downloaded if path.endswith(".so")]
+    assert found.source == f"{REPO}@v1"
+    assert hub.asked("/resolve/")
+    assert not hub.asked(r"/resolve/.*\.so")
+    hub[REPO].add("v1", {f"build/{NEW}/__init__.py": b"changed"})
+    assert states(coverage(matrix, list_hub_tree(REPO, "v1")))[NEW] == "corrupt"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from conftest import failure
@@ -21,7 +20,6 @@ from kci.watch.issue_text import mark
 from kci.watch.issue_tracker import GitHubIssues, TrackedIssue, apply_actions
 from watch.test_decide import AGAIN, run
 
-POLICY = Decisions()
 BOT = "github-actions[bot]"
 
 
@@ -54,16 +52,13 @@ def days(*outcomes: dict[str, str]) -> list[RecordedRun]:
 FAIL, PASS, BOTH = {"cpu": "fail"}, {"cpu": "pass"}, {"cpu": "fail", "norm": "fail"}
 
 
-def latest(runs: list[RecordedRun], policy: Decisions = POLICY) -> list[IssueAction]:
-    return latest_decisions(runs, FailureTracker(policy))
+def latest(runs: list[RecordedRun]) -> list[IssueAction]:
+    return latest_decisions(runs, FailureTracker(Decisions()))
 
 
-def follow(
-    tracker: Tracker, runs: list[RecordedRun], policy: Decisions = POLICY
-) -> list[list[str]]:
+def follow(tracker: Tracker, runs: list[RecordedRun]) -> list[list[str]]:
     """What is done after each run."""
-    numbers = range(1, len(runs) + 1)
-    return [apply_actions(latest(runs[:number], policy), tracker) for number in numbers]
+    return [apply_actions(latest(runs[: number + 1]), tracker) for number in range(len(runs))]
 
 
 def test_an_issue_is_opened_updated_and_closed() -> None:
@@ -78,19 +73,14 @@ def test_an_issue_is_opened_updated_and_closed() -> None:
     assert "Every leg below passes again." in tracker.all[0].body
 
 
-def test_an_issue_that_a_person_has_closed_stays_closed() -> None:
-    tracker = Tracker()
-    follow(tracker, days(FAIL, FAIL))
-    tracker.close(1, tracker.all[0].title, tracker.all[0].body)
-    assert follow(tracker, days(FAIL, FAIL, BOTH, BOTH)) == [[], [], [], []]
-    assert tracker.open_numbers() == []
-
-
-def test_a_lost_history_closes_nothing() -> None:
+def test_an_issue_is_closed_by_a_person_and_not_by_a_lost_history() -> None:
     tracker = Tracker()
     follow(tracker, days(FAIL, FAIL))
     assert apply_actions(latest([]), tracker) == []
     assert tracker.open_numbers() == [1]
+    tracker.close(1, tracker.all[0].title, tracker.all[0].body)
+    assert follow(tracker, days(FAIL, FAIL, BOTH, BOTH)) == [[], [], [], []]
+    assert tracker.open_numbers() == []
 
 
 def test_a_mark_counts_at_the_beginning_only() -> None:
@@ -147,15 +137,15 @@ def test_changes_are_sent_as_json() -> None:
 
 
 def test_a_refusal_is_said() -> None:
-    with pytest.raises(FindingsError, match="POST repos/acme/kernels/issues: HTTP 403: no"):
-        GitHubIssues("acme/kernels", Gh(code=1)).create("t", "b")
+    refused = GitHubIssues("acme/kernels", Gh(code=1)).create
+    failure(FindingsError, "POST repos/acme/kernels/issues: HTTP 403: no", refused, "t", "b")
     failure(FindingsError, "not the name of a repository", GitHubIssues, "acme/kernels/../x")
 
     def missing(*_: Any, **__: Any) -> Any:
         raise FileNotFoundError
 
-    with pytest.raises(MissingToolError, match="command line"):
-        GitHubIssues("acme/kernels", missing).create("t", "b")
+    alone = GitHubIssues("acme/kernels", missing).create
+    failure(MissingToolError, "command line", alone, "t", "b")
 
 
 # --- two runs at once, and histories of other versions --------------------------------------------

@@ -42,7 +42,7 @@ def _pinned() -> dict[str, Pin]:
 
 
 OWN = WorkflowExtensions(
-    steps={
+    {
         "before-build": """\
 # A license server that the sources need.
 - name: Log in
@@ -69,8 +69,7 @@ OWN = WorkflowExtensions(
     TREE: ${{ steps.merge.outputs.tree }}
   run: find "$TREE" -type f | wc -l
 """,
-    },
-    jobs="""\
+        "jobs": """\
 lint:
   name: lint
   runs-on: ubuntu-24.04
@@ -87,7 +86,7 @@ lint:
       shell: bash
       run: make lint
 """,
-    job_ids=("lint",),
+    }
 )
 """What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -14,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from buildkit import wait_for
+from buildkit import wait_for, write_tree
+from conftest import ran
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
 
@@ -40,41 +42,22 @@ class NoClusterError(Exception):
     """Slurm does not start on this machine; its text says what the controller wrote last."""
 
 
-class Cluster:
-    """The daemons, and how to reach them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        host = socket.gethostname().partition(".")[0]
-        control, node = _free_port(), _free_port()
-        for name in ("state", "spool"):
-            (folder / name).mkdir(parents=True)
-        key = folder / "munge.key"
-        key.write_bytes(secrets.token_bytes(128))
-        key.chmod(0o600)
-        (folder / "cgroup.conf").write_text("")
-        # Slurm counts it and gives it away, and that is all.
-        (folder / "gres.conf").write_text("Name=gpu File=/dev/null\n")
-        self.host = host
-        (folder / "slurm.conf").write_text(
-            f"""\
+CONFIGURATION = """\
 ClusterName=kci
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={control}
-SlurmdPort={node}
+SlurmctldHost=HOST(127.0.0.1)
+SlurmctldPort=CONTROL
+SlurmdPort=NODE
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket=FOLDER/munge.socket
 CryptoType=crypto/munge
 SlurmUser=root
 SlurmdUser=root
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+StateSaveLocation=FOLDER/state
+SlurmdSpoolDir=FOLDER/spool
+SlurmctldPidFile=FOLDER/slurmctld.pid
+SlurmdPidFile=FOLDER/slurmd.pid
+SlurmctldLogFile=FOLDER/slurmctld.log
+SlurmdLogFile=FOLDER/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -91,37 +74,45 @@ JobRequeue=1
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 SlurmdParameters=config_overrides
 GresTypes=gpu
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 Gres=gpu:1 State=UNKNOWN
+NodeName=HOST NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 Gres=gpu:1 State=UNKNOWN
 PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
 """
-        )
+
+
+class Cluster:
+    """The daemons, and how to reach them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        write_tree(folder, {"state/x": "", "spool/x": "", "cgroup.conf": "", "munge.key": ""})
+        (folder / "munge.key").chmod(0o600)
+        (folder / "munge.key").write_bytes(secrets.token_bytes(128))
+        # Slurm counts it and gives it away, and that is all.
+        (folder / "gres.conf").write_text("Name=gpu File=/dev/null\n")
+        host = socket.gethostname().partition(".")[0]
+        named = {"FOLDER": str(folder), "HOST": host}
+        named |= {name: str(_free_port()) for name in ("CONTROL", "NODE")}
+        text = re.sub("HOST|CONTROL|NODE|FOLDER", lambda word: named[word[0]], CONFIGURATION)
+        (folder / "slurm.conf").write_text(text)
 
     def start(self, name: str, *arguments: str) -> None:
         """Start one of the daemons."""
-        log = (self.folder / f"{name}.out").open("ab")
-        with log:
+        with (self.folder / f"{name}.out").open("ab") as log:
             silent: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             command = [name, *arguments]
             self.processes[name] = subprocess.Popen(command, env=self.environment, **silent)
 
-    def start_node(self) -> None:
-        """Start the node's daemon."""
-        self.start("slurmd", "-D", "-c")
-
-    def ask(self, *command: str) -> str:
-        """What one of Slurm's commands prints."""
-        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30}
-        done = subprocess.run(command, env=self.environment, check=False, **how)
-        return done.stdout + done.stderr
+    def is_idle(self) -> bool:
+        """Whether its node waits for jobs."""
+        done = ran("sinfo", "-h", "-o", "%T", env=self.environment, timeout=30)
+        return "idle" in done.stdout
 
 
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster whose node is idle.
-
-    Raises:
-        NoClusterError: there is no Slurm to be had here.
-    """
+    """A cluster whose node is idle; NoClusterError if there is no Slurm to be had here."""
     made = Cluster(folder)
     try:
         kept = {"key-file": "key", "socket": "socket", "pid-file": "pid"}
@@ -129,18 +120,17 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         files = [f"--{option}={folder}/munge.{name}" for option, name in kept.items()]
         made.start("munged", "--foreground", "--force", *files)
         made.start("slurmctld", "-D", "-i")
-        made.start_node()
+        made.start("slurmd", "-D", "-c")
         try:
-            wait_for(lambda: "idle" in made.ask("sinfo", "-h", "-o", "%T"), "the node to be idle")
+            wait_for(made.is_idle, "the node to be idle")
         except AssertionError:
             logs = sorted(folder.glob("*.out"))
             said = [path.read_text(errors="replace")[-300:] for path in logs]
             raise NoClusterError(" ".join(said)) from None
         yield made
     finally:
-        for name in ("slurmd", "slurmctld", "munged"):
-            if name in made.processes:
-                made.processes[name].terminate()
+        for process in reversed(made.processes.values()):
+            process.terminate()
         for process in made.processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)

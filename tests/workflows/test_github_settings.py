@@ -7,25 +7,20 @@ import pytest
 from kci.workflows.repository import settings_text
 from planning import parse_settings
 
+RUNNERS = '[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n'
+FORKS = '[pull-request]\nforks = "dispatch"\n'
+
 
 @pytest.mark.parametrize(
-    ("text", "word", "there"),
+    ("word", "needed_by"),
     [
-        ("", "status check `kci`", True),
-        ("", "self-hosted runners that", False),
-        (
-            '[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n',
-            "self-hosted runners that",
-            True,
-        ),
-        ("", "kci-own-machines", False),
-        (
-            '[pull-request]\nforks = "dispatch"\n',
-            "make `kci-own-machines`, with required reviewers",
-            True,
-        ),
-        ('[pull-request]\nforks = "dispatch"\n', "commit status `kci/own-machines`", True),
+        ("status check `kci`", ""),
+        ("self-hosted runners that", RUNNERS),
+        ("make `kci-own-machines`, with required reviewers", FORKS),
+        ("commit status `kci/own-machines`", FORKS),
     ],
 )
-def test_a_setting_is_named_where_it_is_needed(text: str, word: str, there: bool) -> None:
-    assert any(word in line for line in settings_text(parse_settings(text.encode()))) is there
+def test_a_setting_is_named_where_it_is_needed(word: str, needed_by: str) -> None:
+    for text in ("", RUNNERS, FORKS):
+        said = "\n".join(settings_text(parse_settings(text.encode())))
+        assert (word in said) is (needed_by in ("", text)), text

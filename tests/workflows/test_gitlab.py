@@ -135,7 +135,7 @@ def test_each_leg_is_a_job_and_each_kernel_is_merged_on_its_own() -> None:
     assert found["b: merge"]["when"] == "always", "a failed leg must not leave out what says so"
     assert planned(found["a: merge"]) == [("a", ["torch-cpu", "torch-cuda"])]
     assert build_of(found["a: torch-cpu"]) == (
-        "kci build --variant torch-cpu --tier release --container none --pack kci-artifacts "
+        "kci build --variant=torch-cpu --tier release --container none --pack kci-artifacts "
         "--output kci-build --failures kci-artifacts --objects-from kci-objects --objects-to "
         "kci-objects/objects.a.torch-cpu.tar --stop-after 57 -- a"
     )

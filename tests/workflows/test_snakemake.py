@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from cli.runner import ended, kci
 from forked_program import forked_program
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
-from kci.workflows.snakemake import SNAKEFILE, render_snakemake
+from kci.workflows.render import SNAKEFILE, render_snakemake
+from planning import git
 from split_kernel import SOURCES, VARIANT, SplitKernel
 from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing
 
@@ -34,11 +36,6 @@ def own_kci() -> str:
     return f"{forked_program()} -m kci"
 
 
-def git(folder: Path, *words: str) -> None:
-    who = ("-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run(["git", "-C", folder, *who, *words], check=True)
-
-
 def commit(folder: Path) -> None:
     if not (folder / ".git").exists():
         git(folder, "init", "-q")
@@ -47,28 +44,24 @@ def commit(folder: Path) -> None:
 
 
 def snakemake(
-    folder: Path, *words: str, kci: str = "", only: str = "*",
-    environment: dict[str, str] | None = None,
-):  # type: ignore[no-untyped-def] # fmt: skip
+    folder: Path, *words: str, kci: str = "", only: str = "*", plan: object = "", **how: Any
+) -> subprocess.Popen[str]:
     """Snakemake as a user starts it in the repository's root."""
-    config = ("--config", f"kci={kci or own_kci()}", f"only={only}")
-    return subprocess.Popen(
-        [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), *config],
-        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+    config = ("--config", f"kci={kci or own_kci()}", f"only={only}", f"plan={plan}")
+    command = [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), *config]
+    how |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
+    return subprocess.Popen(command, cwd=folder, text=True, **how)
 
 
-def run(folder: Path, *words: str, **how: object) -> tuple[int, str]:
-    started = snakemake(folder, *words, **how)  # type: ignore[arg-type]
+def run(folder: Path, *words: str, **how: Any) -> tuple[int, str]:
+    started = snakemake(folder, *words, **how)
     said, _ = started.communicate()
     return started.returncode, said
 
 
-def rendered(folder: Path, *kernels: str) -> str:
+def rendered(folder: Path, *kernels: str) -> None:
     places = [folder / name for name in kernels]
     ended(kci("render", *places, "--ci", "snakemake", "--output", folder), 0)
-    return (folder / SNAKEFILE).read_text()
 
 
 def jobs(said: str) -> list[str]:
@@ -104,10 +97,8 @@ def test_runs_build_what_is_named_and_what_changed_and_make_the_tree_of_kci_run(
     options = ("--format", "json", "--fingerprints", "--only", "*-cpu")
     made_before = kci("plan", repository / "just-python", *options)
     (tmp_path / "plan.json").write_text(made_before.stdout)
-    config = ("--config", f"plan={tmp_path / 'plan.json'}", "kci=/no/kci")
-    command = [SNAKEMAKE, "--nocolor", "--cores", "1", "--dry-run", *config]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
-    shown = jobs(done.stdout + done.stderr)
+    dry, plan = ("--cores", "1", "--dry-run"), tmp_path / "plan.json"
+    shown = jobs(run(repository, *dry, kci="/no/kci", plan=plan)[1])
     assert "build_just_python_torch_cpu" in shown
     assert "build_just_python_torch_cuda" not in shown
 
@@ -117,8 +108,9 @@ def test_runs_build_what_is_named_and_what_changed_and_make_the_tree_of_kci_run(
     code, said = run(repository)
     cuda = "build_just_python_torch_cuda"
     assert (code, jobs(said)) == (0, [name for name in EVERY if name != cuda]), said
-    status = subprocess.check_output(["git", "-C", repository, "status", "--short"], text=True)
-    assert status.split() == ["??", SNAKEFILE], "what a run leaves is no change of the sources"
+    assert git(repository, "status", "--short").split() == ["??", SNAKEFILE], (
+        "what a run leaves is no change of the sources"
+    )
     made, own = repository / TREE, tmp_path / "tree"
     kernel, cache = repository / "just-python", str(tmp_path / "cache")
     ended(kci("run", kernel, "--into", own, KCI_CACHE=cache), 0)
@@ -173,7 +165,12 @@ def test_a_killed_run_goes_on_and_a_leg_that_fails_is_started_again(
     ], said  # fmt: skip
 
 
-def test_a_kernel_with_an_error_is_red(repository: Path) -> None:
+def test_a_kernel_with_an_error_or_a_test_that_fails_is_red(repository: Path) -> None:
+    (repository / "kci.toml").write_text(NO_LOAD + '[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
+    code, said = run(repository)
+    assert code == 1
+    assert any(name.startswith("test_just_python_cuda") for name in jobs(said))
+    shutil.rmtree(repository / TREE)
     (repository / CODE).write_text("import numpy\n")
     assert run(repository)[0] == 1
     assert not (repository / TREE).exists()
@@ -260,18 +257,10 @@ def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
     commit(tmp_path)
     rendered(tmp_path, "split")
     environment = {**os.environ, "CXX": str(split.compiler), "KCI_CACHE": str(split.cache)}
-    code, said = run(tmp_path, only=VARIANT, environment=environment)
+    code, said = run(tmp_path, only=VARIANT, env=environment)
     assert code == 0, said
     assert set(split.made().values()) == {1}, split.made()
     assert read_manifest(tmp_path / "kci-out" / "trees" / "split").complete
-
-
-def test_a_test_that_fails_is_red(repository: Path) -> None:
-    (repository / "kci.toml").write_text(NO_LOAD + '[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
-    rendered(repository, "just-python")
-    code, said = run(repository)
-    assert code == 1
-    assert any(name.startswith("test_just_python_cuda") for name in jobs(said))
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +285,7 @@ def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path
     program(tmp_path, "srun", f'SLURM_CONF={slurm.environment["SLURM_CONF"]} exec {real} "$@"')
     environment = slurm.environment | {"PATH": f"{tmp_path}:{slurm.environment['PATH']}"}
     words = (*EXECUTOR, "--jobs", "4", "--latency-wait", "30")
-    code, said = run(repository, *words, environment=environment)
+    code, said = run(repository, *words, env=environment)
     assert code == 0, said
     assert jobs(said) == EVERY
     assert read_manifest(repository / TREE).complete

@@ -64,9 +64,8 @@ class LegBuild:
         # A misspelled name fails before the first build.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in names]
         if not self.name:
-            given = f"the input `variant` names {len(names)} variants, separated by blanks"
-            lacking = "their artifact needs a name: the input `leg` is missing"
-            common.fail(f"{given}, and {lacking}")
+            given = f"`variant` names {len(names)} variants, and their artifact needs a name"
+            common.fail(f"the input `leg` is missing: {given}")
 
     @property
     def minutes(self) -> float:
@@ -78,12 +77,12 @@ class LegBuild:
 
     def request(self, variant: kci.Variant) -> kci.LegRequest:
         """The request of a variant, which stops itself so that the job can upload its objects."""
-        part, options = read_part(self.part) if self.part else None, self.options
-        kernel, name = self.kernel.build.name, variant.name
+        options, kernel, name = self.options, self.kernel.build.name, variant.name
         if self.objects:
+            part = read_part(self.part) if self.part else None
             pack = self.kept / pack_name(kernel, name, part).removesuffix(".zst")
             options = replace(options, objects_to=pack)
-        if self.timeout is not None:
+        if self.timeout:
             left = stop_after(self.timeout - SETUP_MINUTES) - self.minutes
             options = replace(options, stop_after=max(0.0, left))
         return kci.LegRequest(
@@ -158,17 +157,16 @@ def build(leg: LegBuild) -> None:
     objects = keep_objects(leg)
     # Set even if all failed, for the failure records. Artifacts cannot be replaced, so each attempt
     # has one.
-    if not leg.part:
-        common.set_outputs(artifact_name=leg.upload_name)
     common.set_outputs(
+        artifact_name="" if leg.part else leg.upload_name,
         folder=leg.packed,
         variant_dir=[item.directory for item in built],
         artifact=[item.artifact for item in built],
         digest=[item.record.digest for item in built],
     )
-    rows, kernel = [], leg.kernel.build.name
+    rows, kernel = list[tuple[object, ...]](), leg.kernel.build.name
     for item in (one.record for one in built):
-        loaded, took = str(item.loaded or "not known"), f"{item.seconds or 0:.0f} s"
+        loaded, took = item.loaded or "not known", f"{item.seconds or 0:.0f} s"
         rows.append((kernel, item.variant, "built", loaded, took, item.digest))
     rows += [(kernel, name, "failed", "", first_error(error), "") for name, error in failed]
     headers = ("kernel", "variant", "state", "loaded", "time or reason", "digest")

@@ -18,8 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
-from kci.cli._answers import AnswerTable
-from kci.cli._output import print_error
+from kci.cli._output import AnswerTable, print_error
 from kci.diagnostics import Diagnostic, Severity, errors_in, escape_data, escape_property, printable
 from kci.errors import FindingsError, KciError, without_secrets
 from kci.run.carried_trees import is_judged
@@ -72,13 +71,9 @@ def required_input(name: str) -> str:
 
 def flag_input(name: str, default: str = "false") -> bool:
     """An input that is exactly "true" or "false"."""
-    return flag(f"the input `{name}`", _inputs().get(name, default))
-
-
-def flag(what: str, value: str) -> bool:
-    """Parse "true" or "false"; anything else ends the action."""
+    value = _inputs().get(name, default)
     if value not in ("true", "false"):
-        fail(f"{what} must be true or false, not {value!r}")
+        fail(f"the input `{name}` must be true or false, not {value!r}")
     return value == "true"
 
 
@@ -106,7 +101,7 @@ def lines_input(name: str) -> list[str]:
 
 def words_input(name: str) -> list[str]:
     """An input with values separated by commas or blanks."""
-    return [word for line in lines_input(name) for word in line.replace(",", " ").split()]
+    return " ".join(lines_input(name)).replace(",", " ").split()
 
 
 def _inputs() -> dict[str, str]:

@@ -23,8 +23,9 @@ def main() -> None:
     into, kernel = Path(common.text_input("into", "build")), common.text_input("kernel")
     allow_partial = common.flag_input("allow-partial")
     common.flag_input("upload")
-    given = common.lines_input("artifacts") or common.fail("the input `artifacts` is missing")
-    artifacts = [Path(artifact) for artifact in given]
+    artifacts = [Path(given) for given in common.lines_input("artifacts")]
+    if not artifacts:
+        common.fail("the input `artifacts` is missing")
     plan = plan_file(text) if (text := common.json_input("plan")) else None
     record = common.runner_temp() / "kci-record" / RECORD_FILE
     job = MergeJob(artifacts, into, None, kernel or None, record)
@@ -62,9 +63,8 @@ def main() -> None:
     )
     present = sum(len(manifest.present) for manifest in merged)
     lacking = sum(len(manifest.missing) for manifest in merged)
-    common.show(f"{count(present, 'variant')} present, {lacking} missing")
-    if lacking:
-        common.warn(f"missing: {count(lacking, 'planned variant')}")
+    say = common.warn if lacking else common.show
+    say(f"{count(present, 'variant')} present, {lacking} missing")
     common.add_tables(*map(tree_table, merged))
 
 

@@ -40,11 +40,10 @@ all inputs."""
 
 def main() -> None:
     """Plan once and set the outputs."""
-    callers, chosen = common.count_input("callers", 0, 999) or 0, common.words_input("kernel")
+    callers, chosen = common.count_input("callers", 0, 999), common.words_input("kernel")
     jobs = part_jobs(common.text_input("parts", "false"))
     if jobs and not callers:
-        why = "one matrix for all has no job that links"
-        common.fail(f"the input `parts` needs `callers`: {why}")
+        common.fail("the input `parts` needs `callers`: one matrix for all has no job that links")
     uploaded, watch = common.flag_input("upload"), common.flag_input("watch")
     if (machines := common.text_input("machines", "all")) not in ("all", "own"):
         common.fail(f"the input `machines` must be all or own, not {machines[:40]!r}")
@@ -56,13 +55,12 @@ def main() -> None:
     published, problems = read_published(trees)
     tier = tier_of(settings, common.text_input("tier", "release"))
     backends, only = common.words_input("backends"), common.words_input("only")
+    known = index.for_plan()
     request = kci.PlanRequest(
         choice=kci.Choice(tier=tier, backends=tuple(backends), only=tuple(only)),
         container=common.text_input("container") or True,
         affected=affected_base(),
-        published=published | index.published_fingerprints(),
-        trees=index.carried_trees(),
-        objects=index.kept_objects(),
+        **known | {"published": published | known["published"]},
         fingerprints=True,
         callers=callers or None,
         split=jobs > 0,
@@ -80,7 +78,7 @@ def main() -> None:
         # the gate reports the faults
         print_kernel_findings([*workspace.diagnostics, *problems, *warnings, *plan.faults])
         planned.require_runnable()
-    if common.flag("KCI_FORK", os.environ.get("KCI_FORK", "false")):
+    if os.environ.get("KCI_FORK", "false") != "false":
         plan = only_hosted(plan, dispatched=settings.pull_request.forks is Forks.DISPATCH)
         print_diagnostics(untested(planned.plan, plan))
     elif machines == "own":
@@ -90,11 +88,11 @@ def main() -> None:
     elif watch:  # the legs of a scheduled run test for the CPU themselves
         plan = replace(plan, tests=tuple(test for test in plan.tests if needs_device(test.backend)))
     planned = planned.with_plan(plan)
-    outputs = {
-        "matrix": "" if callers else planned.github_matrix(),
-        "callers": caller_matrices(plan, callers, request.trees, jobs) if callers else "",
-        "plan": "" if callers else _merge_input(plan, uploaded=uploaded),
-    }
+    outputs = (
+        {"callers": caller_matrices(plan, callers, request.trees, jobs)}
+        if callers
+        else {"matrix": planned.github_matrix(), "plan": _merge_input(plan, uploaded=uploaded)}
+    )
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         hint = "plan fewer kernels, or fewer backends"
         common.fail("the plan is larger than the outputs of a job may be", 1, hint)
@@ -105,7 +103,7 @@ def main() -> None:
     write_atomic(common.runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
     common.show(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
     common.show(left_out_sentence(plan) or "nothing is left out")
-    common.add_tables(*plan_tables(plan, planned.estimate, planned.touches))
+    common.add_tables(*plan_tables(planned))
 
 
 def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:

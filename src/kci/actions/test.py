@@ -88,11 +88,10 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
     """Test the variants that this machine can load."""
     present = [name for name in names if (tree / name).is_dir()]
-    variants = select_variants(tree, present, isolation=not python)
-    if python:
-        variants, reasons = split_testable(variants, probe(python))
-        if not variants:
-            raise nothing_tested_error(reasons)
+    directories = select_variants(tree, present)
+    variants, reasons = split_testable(directories, probe(python) if python else None)
+    if not variants or (reasons and present and not python):
+        raise nothing_tested_error(reasons)
     workspace, cache = kci.open_workspace([kernel]), default_cache()
     reports = []
     for directory in variants:

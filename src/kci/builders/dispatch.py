@@ -53,7 +53,7 @@ def _files(request: Request) -> dict[str, Path]:
             f"{variant.name}: [{framework}] declares {variant.backend} without a component for it",
             kind=BuildFailedError,
         )
-    return package_files(request.kernel_dir, request.build, compiled=False)
+    return package_files(request, compiled=False)
 
 
 def nix_command(request: Request) -> list[str]:
@@ -76,24 +76,19 @@ def build_with_nix(request: Request, log: Log) -> BuildResult:
     if done.code != 0:
         raise BuildFailedError(f"{shell_line(command)} failed\n{done.tail()}")
     visible.require_unchanged()
-    result = _result(done.output, request.variant.name)
+    # the result is the variant directory or holds it
+    top = Path(next((line for line in done.output.splitlines()[::-1] if line[:1] == "/"), "/"))
+    places = (top / request.variant.name, top)
+    result = next((place for place in places if (place / "metadata.json").is_file()), None)
+    if not result:
+        raise BuildFailedError(
+            f"nix built no variant directory for {request.variant.name} (result: {top})"
+        )
     # the nix store is read-only and has links
-    shutil.copytree(
-        result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile
-    )
+    shutil.copytree(result, request.output, dirs_exist_ok=True, copy_function=shutil.copyfile)
     for path in request.output.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
     return BuildResult("nix", request.variant.archs, sealed=True)
-
-
-def _result(output: str, variant: str) -> Path:
-    # the result is the variant directory or holds it
-    lines = [line for line in output.splitlines() if line.startswith("/")]
-    top = Path(lines[-1]) if lines else Path()
-    for place in (top / variant, top):
-        if lines and (place / "metadata.json").is_file():
-            return place
-    raise BuildFailedError(f"nix built no variant directory for {variant} (result: {top})")
 
 
 BUILDERS = ("auto", "noarch", "native", "nix")
@@ -127,8 +122,6 @@ def build_variant(request: Request, log: Log) -> BuildResult:
         error.diagnostics = tuple(
             replace(item, path=(folder / item.path).as_posix())
             if item.rule.startswith("KCI50")
-            and item.path
-            and not item.path.startswith(f"{folder.as_posix()}/")
             else item
             for item in error.diagnostics
         )

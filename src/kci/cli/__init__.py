@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
-from click.exceptions import Exit
 from msgspec.structs import replace
 
 from kci.cli._output import Options, print_error, say, use_color
@@ -156,9 +155,9 @@ class Command(_WithExamples):
         return super().invoke(ctx)
 
 
-def kci_command(name: str) -> Callable[[Callable[..., Any]], Command]:
-    """Make a command of a function."""
-    return click.command(name, cls=Command)
+def kci_command(function: Callable[..., Any]) -> Command:
+    """A command of a function."""
+    return click.command(cls=Command)(function)
 
 
 class CommandGroup(_WithExamples, click.Group):
@@ -174,20 +173,11 @@ class _Commands(_WithExamples, click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
-        from click.shell_completion import CompletionItem
-
-        completions = [
-            CompletionItem(name, help=text)
-            for name, text in COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
-        return completions + click.Command.shell_complete(self, ctx, incomplete)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"kci.cli.{cmd_name}").command
+        command.short_help = COMMANDS[cmd_name]
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -211,10 +201,6 @@ class _Commands(_WithExamples, click.Group):
             hint = suggestion(args[0], list(COMMANDS))
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
 
 @click.group(cls=_Commands, context_settings={"max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", message="kci %(version)s")
@@ -231,18 +217,18 @@ def kci() -> None:
     """
 
 
-def _with_hint(error: click.ClickException) -> tuple[click.ClickException, str]:
+def _show(error: click.ClickException) -> None:
+    hint = ""
     match error:
         case click.MissingParameter(param=click.Option(opts=["--variant"])):
-            return (
-                error,
-                "`kci matrix` lists the names; `kci run` builds all that this machine can build",
-            )
+            hint = "`kci matrix` lists the names; `kci run` builds all that this machine can build"
         case click.NoSuchOption(option_name="--variant", ctx=click.Context(command=command)):
             if any("--only" in param.opts for param in command.params):
-                without_its_guess = click.NoSuchOption("--variant", ctx=error.ctx)
-                return without_its_guess, "--only GLOB chooses variants by their names"
-    return error, ""
+                error = click.NoSuchOption("--variant", ctx=error.ctx)  # without its guess
+                hint = "--only GLOB chooses variants by their names"
+    error.show()
+    if hint:
+        say(f"  hint: {hint}")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -252,21 +238,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
     try:
-        result = kci.main(
-            list(arguments) if arguments is not None else None,
-            prog_name="kci",
-            standalone_mode=False,
-        )
+        code = kci.main(arguments, prog_name="kci", standalone_mode=False) or 0
         sys.stdout.flush()
-        code = result if isinstance(result, int) else 0
     except click.ClickException as error:
-        error, remedy = _with_hint(error)
-        error.show()
-        if remedy:
-            say(f"  hint: {remedy}")
+        _show(error)
         code = 2
-    except Exit as error:
-        code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         say("interrupted")
         code = 130

@@ -7,60 +7,29 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kci.cli._output import (
+    AnswerTable,
     Layout,
     answer,
-    markdown_head,
-    markdown_row,
-    markdown_text,
     one_per_cause,
     options,
-    paragraph,
     print_diagnostics,
     print_json,
     say,
-    table,
 )
 from kci.config.discovery import SuppressedFinding
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, Severity, errors_in, printable, render_github
 from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
-from kci.plan.budget import cost_sentence, money
-from kci.plan.estimates import Estimate, estimate
+from kci.plan.budget import Estimate, cost_sentence, estimate, money
 from kci.plan.github_limits import MAX_JOBS, run_jobs
 from kci.plan.plan import Plan, UnplannedVariant
-from kci.utils.frozen import Frozen
 from kci.utils.suggest import about, count
 
 if TYPE_CHECKING:
+    from kci.plan.planning import PlannedRun
     from kci.tree.manifest import Manifest
     from kci.tree.verify.subject import VerifiedPlace
-
-
-class AnswerTable(Frozen):
-    title: str
-    headers: tuple[str, ...]
-    rows: Sequence[Sequence[object]]
-    layout: Layout = Layout()
-    below: str = ""
-
-    def text(self) -> str:
-        shown = table(self.headers, self.rows, self.layout) if self.rows or not self.below else ""
-        return f"{shown}\n{paragraph(self.below)}".lstrip("\n") if self.below else shown
-
-    def markdown_head(self) -> list[str]:
-        sentence = [markdown_text(self.below), ""] if self.below else []
-        headers = markdown_head(self.headers) if self.rows else []
-        return [f"### {markdown_text(self.title)}", "", *sentence, *headers]
-
-    def markdown_rows(self) -> list[str]:
-        return [markdown_row([markdown_text(str(cell)) for cell in row]) for row in self.rows]
-
-
-def markdown(tables: Iterable[AnswerTable]) -> str:
-    return "\n\n".join(
-        "\n".join([*one.markdown_head(), *one.markdown_rows()]).rstrip() for one in tables
-    )
 
 
 def legs_table(plan: Plan, forecast: Estimate) -> AnswerTable:
@@ -106,18 +75,6 @@ def backends_table(plan: Plan) -> AnswerTable:
     return AnswerTable("Backends", headers, rows)
 
 
-def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
-    """The variants and kernels without a job, and why."""
-    skipped = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
-    faulty = [(item.kernel or "-", item.path, item.message) for item in plan.faulty]
-    tables = [
-        AnswerTable("Skipped", ("skipped", "variant", "reason"), skipped, _REASONS),
-        AnswerTable("Kernels with errors", ("faulty", "directory", "reason"), faulty, _REASONS),
-        left_out_table(plan),
-    ]
-    return [table for table in tables if table.rows]
-
-
 def left_out_table(plan: Plan) -> AnswerTable:
     """The variants of the tier without a job, by reason."""
     by_reason: dict[tuple[str, str], list[UnplannedVariant]] = {}
@@ -156,19 +113,6 @@ _THEN = {
 _LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap="reason")
 
 
-def tests_tables(plan: Plan) -> list[AnswerTable]:
-    """The table of the tests, if there are any or should be."""
-    if not plan.tests and not plan.untested:
-        return []
-    rows = []
-    for test in plan.tests:
-        tree = f"of run {test.run}" if test.run else "of this run"
-        rows.append((test.kernel, test.name, test.runner_text, tree, len(test.variants)))
-    layout = Layout(drop=("variants", "runner"), cut=("kernel", "runner"))
-    headers = ("kernel", "test", "runner", "tree", "variants")
-    return [AnswerTable("Tests", headers, rows, layout, plan.untested_sentence)]
-
-
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
     rows = [
         (item.path, item.kernel, len(item.touches), item.reason) for item in touches if item.kernel
@@ -180,13 +124,29 @@ def touches_table(touches: Sequence[Touch]) -> AnswerTable:
     return AnswerTable("Changes", headers, rows, layout, below)
 
 
-def plan_tables(
-    plan: Plan, forecast: Estimate, touches: Sequence[Touch] | None = None
-) -> list[AnswerTable]:
-    tables = [legs_table(plan, forecast)]
-    tables += [backends_table(plan)] if plan.legs else []
-    tables += [*tests_tables(plan), *unbuilt_tables(plan)]
-    return tables + ([touches_table(touches)] if touches else [])
+def plan_tables(planned: PlannedRun, *, short: bool = False) -> list[AnswerTable]:
+    """The tables of a plan that say something; `short` omits the sums of the backends."""
+    plan = planned.plan
+    tests = []
+    for test in plan.tests:
+        tree = f"of run {test.run}" if test.run else "of this run"
+        tests.append((test.kernel, test.name, test.runner_text, tree, len(test.variants)))
+    headers = ("kernel", "test", "runner", "tree", "variants")
+    layout = Layout(drop=("variants", "runner"), cut=("kernel", "runner"))
+    skipped = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
+    faulty = [(item.kernel or "-", item.path, item.message) for item in plan.faulty]
+    cut = ("skipped", "faulty", "variant", "directory")
+    reasons = Layout(drop=("skipped",), cut=cut, wrap="reason")
+    tables = [
+        legs_table(plan, planned.estimate),
+        *([] if short else [backends_table(plan)]),
+        AnswerTable("Tests", headers, tests, layout, plan.untested_sentence),
+        AnswerTable("Skipped", ("skipped", "variant", "reason"), skipped, reasons),
+        AnswerTable("Kernels with errors", ("faulty", "directory", "reason"), faulty, reasons),
+        left_out_table(plan),
+        touches_table(planned.touches or ()),
+    ]
+    return [table for table in tables if table.rows or table.below]
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:
@@ -196,19 +156,11 @@ def tree_table(manifest: Manifest) -> AnswerTable:
         rows.append((entry.variant, state, entry.loaded or "not known", entry.digest))
     whole = manifest.planned is not None and not manifest.missing
     below = "all planned variants are there" if whole else ""
+    variants = count(len(manifest.present), "variant")
+    title = f"{manifest.kernel} version {manifest.version}: {variants}"
     headers = ("variant", "state", "loaded", "digest")
-    return AnswerTable(tree_title(manifest), headers, rows, below=below)
-
-
-def tree_title(manifest: Manifest) -> str:
-    return (
-        f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
-    )
-
-
-_REASONS = Layout(
-    drop=("skipped",), cut=("skipped", "faulty", "variant", "directory"), wrap="reason"
-)
+    layout = Layout(drop=("digest",), cut=("variant",), wrap="loaded")
+    return AnswerTable(title, headers, rows, layout, below)
 
 
 FORMATS = ("text", "json", "github")

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
@@ -39,15 +40,13 @@ class Options(NamedTuple):
 def options() -> Options:
     """The options of the running command; defaults outside of one, and in other threads."""
     context = click.get_current_context(silent=True)
-    return context.obj if context is not None and isinstance(context.obj, Options) else Options()
+    return (context and context.obj) or Options()
 
 
 def use_color(flags: Options) -> bool | None:
     """True for colors, None for colors on a terminal only; follows https://no-color.org."""
-    if flags.color == "never":
-        return False
-    if flags.color == "always":
-        return True
+    if flags.color != "auto":
+        return flags.color == "always"
     return False if os.environ.get("NO_COLOR") or is_dumb_terminal() else None
 
 
@@ -72,22 +71,19 @@ _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cy
 
 def print_error(error: KciError, *, annotate: bool = True) -> None:
     """Print a KciError with its findings; `annotate` False omits annotations on GitHub."""
-    found, place, rule = error.diagnostics, "", ""
-    annotation = "" if found else f"::error::{escape_data(error.message)}"
+    found, message = error.diagnostics, printable_lines(error.message)
     one = found[0] if len(found) == 1 and found[0].message in error.message else None
-    if one and "\n" in error.message:
-        place, rule = f"{printable(one.place)}: " if one.path else "", f"[{one.rule}]"
-        annotation = render_github(one)
-    else:
-        print_diagnostics(found, annotate=annotate)
-        if one:
-            return
-    mark = click.style(f"error{rule}:", fg="red", bold=True)
-    say(f"{place}{mark} {printable_lines(error.message)}")
-    if error.hint:
-        say(f"  hint: {printable_lines(error.hint)}")
-    if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and annotation:
-        say(annotation)
+    if one and "\n" in error.message:  # a compiler's output, which shows the line itself
+        whole = replace(one, message=error.message, hint=error.hint)
+        _print_finding(render_text(whole), one, annotate=annotate)
+        return
+    print_diagnostics(found, annotate=annotate)
+    if not one:
+        say(f"{click.style('error:', fg='red', bold=True)} {message}")
+        if error.hint:
+            say(f"  hint: {printable_lines(error.hint)}")
+        if annotate and not found and _on_github():
+            say(f"::error::{escape_data(error.message)}")
 
 
 def progress_log() -> Callable[[str], None]:
@@ -114,14 +110,20 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = Tru
     """Print diagnostics with their source lines on stderr, and as annotations on GitHub."""
     lines = cache(_file_lines)
     for diagnostic in diagnostics:
-        if options().quiet and diagnostic.severity is not Severity.ERROR:
-            continue
-        text = render_text(diagnostic, lines)
-        mark = f"{diagnostic.severity}[{diagnostic.rule}]"
-        styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
-        say(text.replace(mark, styled, 1))
-        if annotate and os.environ.get("GITHUB_ACTIONS") == "true":
-            say(render_github(diagnostic))
+        if diagnostic.severity is Severity.ERROR or not options().quiet:
+            _print_finding(render_text(diagnostic, lines), diagnostic, annotate=annotate)
+
+
+def _print_finding(text: str, diagnostic: Diagnostic, *, annotate: bool) -> None:
+    mark = f"{diagnostic.severity}[{diagnostic.rule}]"
+    styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
+    say(text.replace(mark, styled, 1))
+    if annotate and _on_github():
+        say(render_github(diagnostic))
+
+
+def _on_github() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def print_kernel_findings(findings: Sequence[Diagnostic]) -> None:
@@ -156,26 +158,13 @@ def one_per_cause(
 
 
 def _for_all(same: Sequence[Diagnostic], lists: str) -> Diagnostic:
+    first, folders = same[0], [os.path.dirname(item.path) or "." for item in same]  # noqa: PTH120  - as it was written
     files = len({item.path for item in same})
     places = f"{files} files" if files == len(same) else f"{len(same)} places"
-    message = f"{same[0].message} (in {places}, this is the first)"
-    return replace(
-        same[0], message=message, hint="; ".join(filter(None, (_hint_for_all(same), lists)))
-    )
-
-
-def _hint_for_all(same: Sequence[Diagnostic]) -> str:
-    folders = [os.path.dirname(item.path) or "." for item in same]  # noqa: PTH120  - as it was written
-    hints = {
-        item.hint.replace(f" {folder}`", " \0`") for item, folder in zip(same, folders, strict=True)
-    }
-    if len(hints) != 1:
-        return same[0].hint
-    try:
-        common = os.path.commonpath(folders) or "."
-    except ValueError:
-        return same[0].hint
-    return hints.pop().replace("\0", common)
+    message, hint = f"{first.message} (in {places}, this is the first)", first.hint
+    with suppress(ValueError):  # absolute and relative paths have no common folder
+        hint = hint.replace(f" {folders[0]}`", f" {os.path.commonpath(folders) or '.'}`")
+    return replace(first, message=message, hint="; ".join(filter(None, (hint, lists))))
 
 
 def _file_lines(path: str) -> list[str]:
@@ -227,20 +216,23 @@ def table_lines(
     columns = {cells[0]: [*map(str, cells)] for cells in zip(headers, *rows, strict=True)}
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     if width is not None:
-        _fit(columns, widths, width, layout)
-    cells = [[[cell] for cell in column] for column in columns.values()]
-    if layout.wrap in columns:
-        import textwrap
+        _fit(widths, width, layout)
+    cells = []
+    for name, room in widths.items():
+        texts = columns[name]
+        if name == layout.wrap:
+            import textwrap
 
-        wrap = textwrap.TextWrapper(max(widths[layout.wrap], 8), break_on_hyphens=False).wrap
-        wrapped = [wrap(cell) or [""] for cell in columns[layout.wrap]]
-        cells[list(columns).index(layout.wrap)] = wrapped
+            wrap = textwrap.TextWrapper(max(room, 8), break_on_hyphens=False).wrap
+            cells.append([wrap(text) or [""] for text in texts])
+        else:
+            cells.append([[text] for text in (_cut(texts, room) if name in layout.cut else texts)])
     lines = (line for row in zip(*cells, strict=True) for line in zip_longest(*row, fillvalue=""))
     return [_GAP.join(map(str.ljust, line, widths.values())).rstrip() for line in lines]
 
 
-def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layout: Layout) -> None:
-
+def _fit(widths: dict[str, int], width: int, layout: Layout) -> None:
+    # shrink the columns, or remove them
     def excess() -> int:
         return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
 
@@ -248,35 +240,26 @@ def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layo
     least = min(sentences, _LEAST_TEXT)
     widths |= {layout.wrap: least} if sentences else {}
     for name in layout.drop:
-        if name in columns and excess() > 0:
-            del columns[name], widths[name]
+        if name in widths and excess() > 0:
+            del widths[name]
     if layout.wrap in widths:
         widths[layout.wrap] = max(least, min(sentences, least - excess()))
-    while excess() > 0:
-        able = [name for name in widths if name in layout.cut and widths[name] > _LEAST_NAME]
-        if not able:
-            break
+    able = [name for name in widths if name in layout.cut]
+    while excess() > 0 and (able := [name for name in able if widths[name] > _LEAST_NAME]):
         widths[max(able, key=lambda name: widths[name])] -= 1
-    for name in columns.keys() & set(layout.cut):
-        columns[name] = shorten_each(columns[name], widths[name])
 
 
-def shorten(text: str, width: int, share: float = 0.5) -> str:
-    """A text shortened to this width by dropping its middle; `share` of the rest is the
-    beginning.
-    """
-    if len(text) <= width:
-        return text
-    if width < 3:
-        return text[:width]
-    head = max(1, int((width - 1) * share))
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+def _cut(texts: Sequence[str], width: int) -> list[str]:
+    # without their middle, cut where most of them stay different
+    def shortened(share: float) -> list[str]:
+        head = max(1, int((width - 1) * share))
+        tail = width - 1 - head
+        return [
+            text if len(text) <= width else f"{text[:head]}…{text[len(text) - tail :]}"
+            for text in texts
+        ]
 
-
-def shorten_each(texts: Sequence[str], width: int) -> list[str]:
-    """The texts shortened to a width, cut where most of them stay different."""
-    tried = [[shorten(text, width, share) for text in texts] for share in (0.5, 0.3, 0.7, 0.15)]
-    return max(tried, key=lambda cut: len(set(cut)))
+    return max(map(shortened, (0.5, 0.3, 0.7, 0.15)), key=lambda shown: len(set(shown)))
 
 
 def terminal_width() -> int | None:
@@ -298,13 +281,32 @@ def paragraph(text: str) -> str:
     return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
-def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join([*markdown_head(headers), *map(markdown_row, rows)])
+class AnswerTable(Frozen):
+    """A table for a terminal and for Markdown."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: Sequence[Sequence[object]]
+    layout: Layout = Layout()
+    below: str = ""
+
+    def text(self) -> str:
+        shown = table(self.headers, self.rows, self.layout) if self.rows or not self.below else ""
+        return f"{shown}\n{paragraph(self.below)}".lstrip("\n") if self.below else shown
+
+    def markdown_head(self) -> list[str]:
+        sentence = [markdown_text(self.below), ""] if self.below else []
+        headers = [self.headers, ["---"] * len(self.headers)] if self.rows else []
+        return [f"### {markdown_text(self.title)}", "", *sentence, *map(_markdown_row, headers)]
+
+    def markdown_rows(self) -> list[str]:
+        return [_markdown_row(markdown_text(str(cell)) for cell in row) for row in self.rows]
 
 
-def markdown_head(headers: Sequence[str]) -> list[str]:
-    """The lines of a table before its rows."""
-    return [markdown_row(headers), markdown_row(["---"] * len(headers))]
+def as_markdown(tables: Iterable[AnswerTable]) -> str:
+    return "\n\n".join(
+        "\n".join([*one.markdown_head(), *one.markdown_rows()]).rstrip() for one in tables
+    )
 
 
 def markdown_text(text: str) -> str:
@@ -312,6 +314,5 @@ def markdown_text(text: str) -> str:
     return printable(text).translate(_MARKUP)
 
 
-def markdown_row(cells: Sequence[str]) -> str:
-    """A row of a Markdown table; cells may have markup."""
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

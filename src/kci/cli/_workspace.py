@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Decorator, FileName, choice_option, flag, option, repeated
+from kci.cli import PATH, FileName, choice_option, flag, option, repeated
 from kci.cli._output import print_kernel_findings
-from kci.config.discovery import invalid_kernels_error
+from kci.config.discovery import find_kernels, invalid_kernels_error
 from kci.config.reader import BUILD_TOML
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
@@ -57,7 +57,7 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--kernel`, `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see
     `open_selection`.
     """
-    added: list[Decorator] = [
+    added = (
         repeated("--kernel", "names", "NAME", "Only the kernel of this name."),
         TIER,
         choice_option("--backend", "backends", "Only this backend.", of=BACKENDS, multiple=True),
@@ -66,7 +66,7 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--where", "EXPR", "Only variants that match, such as 'cuda>=13.0 and torch==newest'."
         ),
         CATALOG,
-    ]
+    )
     for decorate in reversed(added):
         command = decorate(command)
     return command
@@ -74,8 +74,16 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
     """The tree and, if known, the kernel that the arguments mean: `PLACE` is a kernel with a
-    `build/`, or a tree.
+    `build/`, or a tree; else it stands for the kernel below or around it.
     """
+    from kci.tree import manifest, metadata  # `kci matrix` does without
+
+    own = (BUILD_TOML, manifest.FILE_NAME, metadata.FILE_NAME, f"*/{metadata.FILE_NAME}")
+    if not kernel and not any(any(place.glob(name)) for name in own):
+        found = find_kernels([str(place)])
+        if len(found) > 1:
+            raise UsageError(f"{place} has {len(found)} kernels", f"name one, such as {found[0]}")
+        place = Path(found[0])
     sources = place if (place / BUILD_TOML).is_file() else kernel
     return place / "build" if sources == place else place, sources
 

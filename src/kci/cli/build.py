@@ -30,7 +30,7 @@ from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, 
 from kci.run.records import ci_run, write_failure
 
 
-@kci_command("build")
+@kci_command
 @click.argument("kernel", type=FileName(), default=".")
 @repeated("--variant", "names", "NAME", "The variant to build; repeat for more.", required=True)
 @file_option("--output", "PATH", "The folder for the variant directories (default: KERNEL/build).")

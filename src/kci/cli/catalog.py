@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from kci.cli import CommandGroup, FileName, flag, format_option
+from kci.cli import CommandGroup, FileName, format_option
 from kci.cli._output import Layout, answer, paragraph, print_json, table
 from kci.config.discovery import find_settings
 from kci.config.values import Version
-from kci.errors import MissingToolError
 from kci.matrix.catalog.loading import OUTDATED_DAYS, editions, freshness, load_catalog
 from kci.utils.suggest import count
 
@@ -53,6 +52,7 @@ def show(catalog: str | None, output: str) -> None:
             "bundled": row.bundled,
             "tvm_ffi": row.tvm_ffi.text if row.tvm_ffi else None,
             "tvm_ffi_unknown_since": row.tvm_ffi_unknown_since,
+            "place": "{}:{}".format(*row.line()),
         }
         for row in loaded.rows
     ]
@@ -66,30 +66,21 @@ def show(catalog: str | None, output: str) -> None:
     for row in rows:
         if since := row.pop("tvm_ffi_unknown_since"):
             row["tvm_ffi"] += f", unknown since {since}"
-    cells = [
-        [
-            *("" if value is None else value for value in row.values()),
-            "{}:{}".format(*origin.line()),
-        ]
-        for row, origin in zip(rows, loaded.rows, strict=True)
-    ]
+    cells = [["" if value is None else value for value in row.values()] for row in rows]
     layout = Layout(drop=("place", "tvm_ffi", "bundled"), cut=("place",))
-    answer(table([*rows[0], "place"], cells, layout))
+    answer(table([*rows[0]], cells, layout))
 
 
 @command.command("outdated")
 @click.argument("kernel", type=FileName(exists=True), default=".")
-@flag("--pypi", "Ask pip's index for the newest torch, too.")
-def outdated(kernel: str, pypi: bool) -> int:
-    """Print the age of KERNEL's catalog, a newer edition of kci, and a newer torch that is on PyPI.
+def outdated(kernel: str) -> int:
+    """Print the age of KERNEL's catalog, a newer edition of kci, and a newer torch that kci knows.
 
     Exit 1 if it is outdated: it is old, or has no row of that torch.
 
     Examples:
         # exit 1 if it is old
         kci catalog outdated
-        # look for a newer torch
-        kci catalog outdated --pypi
     """
     from kci.builders.toolchains.data import toolchains
 
@@ -100,16 +91,9 @@ def outdated(kernel: str, pypi: bool) -> int:
         f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after "
         f"{OUTDATED_DAYS}{newer}"
     )
-    found = set(map(Version.parse, toolchains().torch))
-    if pypi:
-        from kci.builders.toolchains.downloads import newest_release
-
-        try:
-            found.add(Version.parse(".".join(newest_release("torch").split(".")[:2])))
-        except MissingToolError as error:
-            answer(f"pip's index was not asked: {error.message}")
     newest = max((row.torch for row in loaded.rows if row.bundled), default=Version())
-    newer_torch = sorted(torch for torch in found if torch > newest)
+    released = map(Version.parse, toolchains().torch)
+    newer_torch = sorted(torch for torch in released if torch > newest)
     for torch in newer_torch:
         answer(f"torch {torch} is on PyPI, and {age.name} bundles none newer than {newest}")
     return 1 if age.outdated or set(newer_torch) - {row.torch for row in loaded.rows} else 0

@@ -11,7 +11,7 @@ from kci.utils.cache import default_cache
 from kci.utils.suggest import count
 
 
-@kci_command("check")
+@kci_command
 @KERNELS
 @format_option(*FORMATS)
 def command(kernels: tuple[str, ...], output: str) -> int:

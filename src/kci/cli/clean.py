@@ -9,6 +9,7 @@ from kci.cli._output import Layout, answer, options, say, table
 from kci.utils.cache import (
     PART_DESCRIPTIONS,
     PARTS,
+    CacheEntry,
     default_cache,
     list_cache_entries,
     remove_cache_entry,
@@ -16,7 +17,7 @@ from kci.utils.cache import (
 from kci.utils.suggest import count
 
 
-@kci_command("clean")
+@kci_command
 @click.argument(
     "parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]..."
 )
@@ -33,39 +34,31 @@ def command(parts: tuple[str, ...], yes: bool) -> None:
         # remove builds from the cache
         kci clean builds --yes
     """
-    from rich.filesize import decimal
-
     cache = default_cache()
     entries = list_cache_entries(cache, parts)
-    removed = 0
-    for item in entries if yes else ():
-        if remove_cache_entry(cache, item):
-            removed += item.size
-        elif not options().quiet:
-            say(f"{item.path} stays: another kci uses it")
     if yes:
-        answer(f"{decimal(removed)} removed from {cache}")
+        removed = [item for item in entries if remove_cache_entry(cache, item)]
+        for item in entries:
+            if item not in removed and not options().quiet:
+                say(f"{item.path} stays: another kci uses it")
+        answer(f"{_size(removed)} removed from {cache}")
         return
-    shown = [(item.part, str(item.path.relative_to(cache)), [item]) for item in entries]
-    if not options().verbose:
-        by_part = [(part, [item for item in entries if item.part == part]) for part in PARTS]
-        shown = [(part, PART_DESCRIPTIONS[part], items) for part, items in by_part if items]
+    shown: dict[tuple[str, str], list[CacheEntry]] = {}
+    for item in entries:
+        folder = str(item.path.relative_to(cache))
+        what = folder if options().verbose else PART_DESCRIPTIONS[item.part]
+        shown.setdefault((item.part, what), []).append(item)
     rows = [
-        (
-            part,
-            what,
-            decimal(sum(item.size for item in items)),
-            f"{count(min(item.days for item in items), 'day')} ago",
-        )
-        for part, what, items in shown
+        (*what, _size(items), f"{count(min(item.days for item in items), 'day')} ago")
+        for what, items in shown.items()
     ]
     if rows:
-        answer(
-            table(
-                ("part", "what", "size", "last used"),
-                rows,
-                Layout(drop=("last used", "part"), cut=("what",)),
-            )
-        )
-    total = sum(item.size for item in entries)
-    answer(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if entries else ""))
+        layout = Layout(drop=("last used", "part"), cut=("what",))
+        answer(table(("part", "what", "size", "last used"), rows, layout))
+    answer(f"{_size(entries)} in {cache}" + ("; `kci clean --yes` removes it" if entries else ""))
+
+
+def _size(entries: list[CacheEntry]) -> str:
+    from rich.filesize import decimal
+
+    return decimal(sum(item.size for item in entries))

@@ -16,7 +16,7 @@ from kci.diagnostics import Diagnostic, errors_in
 from kci.errors import UsageError
 from kci.plan.planning import current_variants
 from kci.plan.workspace import Choice
-from kci.publish.hub import TreeListing, list_hub_tree, list_tree
+from kci.publish.listing import TreeListing, list_hub_tree, list_tree
 from kci.tree.manifest import read_published
 from kci.utils.atomic import writing
 from kci.utils.suggest import count

@@ -10,6 +10,7 @@ from kci.cli import kci_command
 from kci.cli._output import Layout, answer, paragraph, say, table
 from kci.cli._workspace import KERNELS, load_workspace
 from kci.config.facts import BACKENDS
+from kci.config.values import Backend
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.workspace import Choice, Workspace
@@ -22,7 +23,7 @@ from kci.workflows.repository import read_recorded_options, settings_text
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
 
-@kci_command("doctor")
+@kci_command
 @KERNELS
 def command(kernels: tuple[str, ...]) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs
@@ -37,19 +38,16 @@ def command(kernels: tuple[str, ...]) -> None:
         kci doctor
     """
     workspace = _workspace(kernels)
-    declared = (
-        {item for kernel in workspace.kernels for item in kernel.build.general.backends}
-        if workspace
-        else ()
-    )
-    catalog = workspace.catalog if workspace else load_catalog()
-    checks = examine_machine(default_cache(), catalog, declared or BACKENDS)
-    settings: list[str] = []
-    publishing: list[str] = []
+    declared: set[Backend] = set()
+    told: dict[str, list[str]] = {}
     if workspace:
+        declared |= {item for read in workspace.kernels for item in read.build.general.backends}
         own = workspace.settings
         short = read_recorded_options(own.root).short
-        settings, publishing = settings_text(own.settings, short=short), hub_settings(workspace)
+        told = {"On GitHub": settings_text(own.settings, short=short)}
+        told["To publish"] = hub_settings(workspace)
+    catalog = workspace.catalog if workspace else load_catalog()
+    checks = examine_machine(default_cache(), catalog, declared or BACKENDS)
     answer(click.style("This machine", bold=True))
     rows = [(item.name, item.health, item.detail) for item in checks]
     answer(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
@@ -59,11 +57,11 @@ def command(kernels: tuple[str, ...]) -> None:
             answer(paragraph(f"{who}: {item.remedy}"))
     if workspace:
         answer(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
-        for title, lines in (("On GitHub", settings), ("To publish", publishing)):
-            if lines:
-                answer(f"\n{click.style(title, bold=True)}")
-            for line in lines:
-                answer(paragraph(f"- {line}"))
+    for title, lines in told.items():
+        if lines:
+            answer(f"\n{click.style(title, bold=True)}")
+        for line in lines:
+            answer(paragraph(f"- {line}"))
 
 
 def _workspace(kernels: tuple[str, ...]) -> Workspace | None:

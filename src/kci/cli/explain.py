@@ -13,7 +13,7 @@ from kci.errors import UsageError
 from kci.utils.suggest import suggestion
 
 
-@kci_command("explain")
+@kci_command
 @click.argument("rule", required=False)
 def command(rule: str | None) -> None:
     """Explain RULE, an id such as KCI101 or a name. Without RULE, list all rules, a line each.

@@ -33,7 +33,7 @@ from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
 
 
-@kci_command("gate")
+@kci_command
 @click.argument("records", type=PATH)
 @option("--kernel", "NAME", "Judge only this kernel; exit 1 unless its tree can be published.")
 @file_option(

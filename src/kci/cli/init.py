@@ -42,7 +42,7 @@ from kci.utils.cache import default_cache
 from kci.utils.suggest import command_line, count
 
 
-@kci_command("init")
+@kci_command
 @click.argument("directory", type=FileName(), metavar="NAME")
 @choice_option(
     "--framework", "The framework to write the kernel for.", of=list(new_kernel.FRAMEWORKS)

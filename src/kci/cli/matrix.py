@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kci.cli import flag, format_option, kci_command, refuse_idle
 from kci.cli._output import (
+    AnswerTable,
     Layout,
     answer,
-    markdown_table,
+    as_markdown,
     print_diagnostics,
     print_json,
-    table,
     terminal_width,
 )
 from kci.cli._workspace import (
@@ -28,19 +28,17 @@ from kci.config.values import text_of
 from kci.matrix.archs import natural
 from kci.matrix.variants import (
     DroppedCandidate,
-    KeptCandidate,
     KernelMatrix,
     Variant,
     matrix_json,
 )
-from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 if TYPE_CHECKING:
     from kci.diagnostics import Diagnostic
 
 
-@kci_command("matrix")
+@kci_command
 @KERNELS
 @selection_options
 @SYSTEM
@@ -103,14 +101,14 @@ _LAYOUT = Layout(drop=("kind", "system", "torch", "archs"), cut=("variant",), wr
 def _shown(kernel: KernelMatrix, *, explain: bool, markdown: bool) -> str:
     names = {variant.name for variant in kernel.variants}
     title = f"{kernel.name} v{kernel.version} ({kernel.path}): {count(len(names), 'variant')}"
-    parts = [f"### {title}" if markdown else click.style(title, bold=True)]
     rows = [_row(variant) for variant in kernel.variants]
-    if rows and markdown:
-        parts += ["", markdown_table(_HEADERS, rows)]
-    elif rows:
-        parts.append(table(_HEADERS, rows, _LAYOUT))
-    if explain:
-        parts += ["", explanation_markdown(kernel) if markdown else explanation_text(kernel)]
+    variants = AnswerTable(title, _HEADERS, rows, _LAYOUT)
+    if markdown:
+        reasons = explanation_tables(kernel) if explain else []
+        return as_markdown([variants, *reasons])
+    parts = [click.style(title, bold=True)]
+    parts += [variants.text()] if rows else []
+    parts += ["", explanation_text(kernel)] if explain else []
     return "\n".join(parts)
 
 
@@ -120,33 +118,22 @@ _INDENT = " " * 10
 
 def explanation_text(kernel: KernelMatrix) -> str:
     """Each candidate of a kernel, kept or dropped, with rule, reason and place, as text."""
-    return "\n\n".join(_block(reasons) for reasons in by_backend(kernel))
+    return "\n\n".join(_block(reasons) for reasons in explanation_tables(kernel))
 
 
-def _block(reasons: BackendReasons) -> str:
+def _block(reasons: AnswerTable) -> str:
     across = min(WIDTH, terminal_width() or WIDTH)
     lines = [click.style(reasons.title, bold=True)]
-    names = [_label(kept) for kept in reasons.kept]
-    width = max(map(len, names), default=0)
-    for name, kept in zip(names, reasons.kept, strict=True):
-        place = places([(kept.path, kept.line)])
-        line = f"  kept    {name.ljust(width)}  {kept.reason}"
-        if len(line) + 2 + len(place) <= across:
-            lines.append(f"{line}  {place}")
-        elif len(line) <= across:
-            lines += [line, f"{_INDENT}{place}"]
+    rows = [[*map(str, row)] for row in reasons.rows]
+    width = max((len(what) for decision, what, *_ in rows if decision == "kept"), default=0)
+    for decision, what, reason, place in rows:
+        line = f"  kept    {what:<{width}}  {reason}  {place}"
+        if decision == "kept" and len(line) <= across:
+            lines.append(line)
         else:
-            lines += [f"  kept    {name}", *_wrapped(kept.reason, across), f"{_INDENT}{place}"]
-    for group in reasons.dropped:
-        where = f" [{group.where}]" if group.where else ""
-        lines += _wrapped(f"{group.rule}  {group.what}", across, "  ")
-        lines += _wrapped(f"{group.reason}{where}", across)
+            lines += _wrapped(f"{decision:<6}  {what}", across, "  ")
+            lines += _wrapped(f"{reason} [{place}]" if place else reason, across)
     return "\n".join(lines)
-
-
-def _label(kept: KeptCandidate) -> str:
-    # noarch names lack the system
-    return kept.variant if kept.variant.endswith(kept.system) else f"{kept.variant} ({kept.system})"
 
 
 def _wrapped(text: str, across: int, indent: str = _INDENT) -> list[str]:
@@ -156,82 +143,45 @@ def _wrapped(text: str, across: int, indent: str = _INDENT) -> list[str]:
     return how.wrap(text)
 
 
-def explanation_markdown(kernel: KernelMatrix) -> str:
-    """The same as Markdown: a table for each backend."""
-    parts = []
-    for reasons in by_backend(kernel):
-        rows = [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
-        kept = [
-            (
-                "kept",
-                _label(one),
-                one.reason,
-                places([(one.path, one.line)]),
-            )
-            for one in reasons.kept
-        ]
-        headers = ("decision", "candidates", "reason", "place")
-        parts.append(f"#### {reasons.title}\n\n{markdown_table(headers, kept + rows)}")
-    return "\n\n".join(parts)
-
-
-class DroppedGroup(Frozen):
-    """Candidates of one backend that one rule dropped for one reason."""
-
-    rule: str
-    reason: str
-    candidates: tuple[DroppedCandidate, ...]
-    whole: bool
-
-    @property
-    def what(self) -> str:
-        """The candidates in short: `cuda 12.6, 13.0; torch 2.12, 2.13; x86_64-linux`."""
-        first, *others = self.candidates
-        if self.whole:
-            return "every row" if others else "the only row" if first.system else "no row"
-        computes = _listed(item.compute for item in self.candidates)
-        torches = _listed(item.torch for item in self.candidates)
-        systems = _listed(item.system for item in self.candidates)
-        parts = (f"{first.backend} {computes}".strip(), f"torch {torches}", systems)
-        return "; ".join(filter(None, parts))
-
-    @property
-    def where(self) -> str:
-        """The places of the decisions: `build.toml:9`, or `catalog/2026-08-20.toml:27, 57`."""
-        return places((item.path, item.line) for item in self.candidates)
-
-
-class BackendReasons(Frozen):
-    """The decisions about one backend."""
-
-    backend: str
-    kept: tuple[KeptCandidate, ...]
-    dropped: tuple[DroppedGroup, ...]
-
-    @property
-    def title(self) -> str:
-        """`cuda: 6 kept, 3 dropped`."""
-        dropped = sum(len(group.candidates) for group in self.dropped)
-        return f"{self.backend}: {len(self.kept)} kept, {dropped} dropped"
-
-
-def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
-    """The decisions about a kernel's matrix, computed with `explain`; backends with variants come
-    first.
+def explanation_tables(kernel: KernelMatrix) -> list[AnswerTable]:
+    """The decisions about a kernel's matrix, computed with `explain`: a table for each backend,
+    those with variants first. Candidates that one rule dropped for one reason are a row.
     """
-    kept: dict[str, list[KeptCandidate]] = {}
-    for variant, reason in zip(kernel.variants, kernel.kept, strict=True):
-        kept.setdefault(variant.backend, []).append(reason)
+    kept: dict[str, list[tuple[str, ...]]] = {}
+    for variant, one in zip(kernel.variants, kernel.kept, strict=True):
+        # noarch names lack the system
+        name = one.variant if one.variant.endswith(one.system) else f"{one.variant} ({one.system})"
+        row = ("kept", name, one.reason, places([(one.path, one.line)]))
+        kept.setdefault(variant.backend, []).append(row)
     dropped: dict[str, dict[tuple[str, str], list[DroppedCandidate]]] = {}
     for item in kernel.dropped:
         dropped.setdefault(item.backend, {}).setdefault((item.rule, item.reason), []).append(item)
-    found = []
+    tables = []
     for backend in sorted({*kept, *dropped}, key=lambda backend: (backend not in kept, backend)):
-        reasons = sorted(dropped.get(backend, {}).items())
-        whole = backend not in kept and len(reasons) == 1
-        groups = tuple(DroppedGroup(*key, tuple(items), whole) for key, items in reasons)
-        found.append(BackendReasons(backend, tuple(kept.get(backend, ())), groups))
-    return found
+        rows, groups = kept.get(backend, []), sorted(dropped.get(backend, {}).items())
+        number = sum(len(same) for _, same in groups)
+        title = f"{backend}: {len(rows)} kept, {number} dropped"
+        whole = not rows and len(groups) == 1
+        rows += [
+            (rule, _candidates(same, whole), why, places((item.path, item.line) for item in same))
+            for (rule, why), same in groups
+        ]
+        headers = ("decision", "candidates", "reason", "place")
+        tables.append(AnswerTable(title, headers, rows))
+    return tables
+
+
+def _candidates(same: Sequence[DroppedCandidate], whole: bool) -> str:
+    # in short: `cuda 12.6, 13.0; torch 2.12, 2.13; x86_64-linux`
+    first, *others = same
+    if whole:
+        return "every row" if others else "the only row" if first.system else "no row"
+    computes, torches, systems = (
+        ", ".join(sorted({*filter(None, texts)}, key=natural))
+        for texts in zip(*((item.compute, item.torch, item.system) for item in same), strict=True)
+    )
+    parts = (f"{first.backend} {computes}".strip(), f"torch {torches}", systems)
+    return "; ".join(filter(None, parts))
 
 
 def places(of: Iterable[tuple[str, int]]) -> str:
@@ -246,7 +196,3 @@ def places(of: Iterable[tuple[str, int]]) -> str:
     return ", ".join(
         f"{path}:{numbers[path]}" if path in numbers else path for path in sorted(lines)
     )
-
-
-def _listed(texts: Iterable[str | None]) -> str:
-    return ", ".join(sorted({*filter(None, texts)}, key=natural))

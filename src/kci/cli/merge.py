@@ -7,16 +7,15 @@ from pathlib import Path
 import click
 
 from kci.cli import PATH, file_option, flag, kci_command, option, refuse_idle
-from kci.cli._answers import print_suppressed, show_findings, tree_title
+from kci.cli._answers import print_suppressed, show_findings, tree_table
 from kci.cli._output import answer, options, print_diagnostics, print_json, say
 from kci.errors import KciError, UsageError
 from kci.plan.plan import read_plan
 from kci.run.records import MergeJob, unmet
 from kci.tree.artifacts import record_durations
-from kci.tree.manifest import Manifest
 
 
-@kci_command("merge")
+@kci_command
 @click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
 @click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
 @file_option(
@@ -71,7 +70,8 @@ def command(
         print_json(complete=all(item.complete for item in manifests), manifests=manifests)
     elif not options().quiet:
         for manifest in manifests:
-            answer(_text(manifest))
+            tree = tree_table(manifest)
+            answer(f"{tree.title}\n{tree.text()}")
     if not record:
         return 0
     findings, suppressed = job.verify({into: manifests[0]})
@@ -79,16 +79,3 @@ def command(
     code = show_findings(findings, "text", what=str(into), suppressed=suppressed)
     job.write_record(manifests[0], unmet(code))
     return code
-
-
-def _text(manifest: Manifest) -> str:
-    lines = [tree_title(manifest)]
-    for entry in manifest.present:
-        carried = "  (kept from the earlier tree)" if entry.origin.carried else ""
-        unloaded = f"  ({entry.loaded})" if entry.loaded and not entry.loaded.torch else ""
-        lines.append(f"  {entry.variant}{carried}{unloaded}")
-    if manifest.planned is not None:
-        lines += [f"  missing: {name}" for name in manifest.missing] or [
-            "  all planned variants are there"
-        ]
-    return "\n".join(lines)

@@ -17,7 +17,7 @@ from kci.tree.pack import pack
 from kci.utils.archive import SUFFIXES
 
 
-@kci_command("pack")
+@kci_command
 @click.argument(
     "variant_dir", type=FileName(path_type=Path, exists=True, file_okay=False, resolve_path=True)
 )

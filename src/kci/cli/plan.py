@@ -9,15 +9,16 @@ import click
 from msgspec.structs import replace
 
 from kci.cli import file_option, flag, format_option, kci_command, option, refuse_idle
-from kci.cli._answers import (
-    legs_table,
-    markdown,
-    plan_tables,
-    tests_tables,
-    touches_table,
-    unbuilt_tables,
+from kci.cli._answers import plan_tables, touches_table
+from kci.cli._output import (
+    answer,
+    as_markdown,
+    options,
+    print_diagnostics,
+    print_json,
+    say,
+    slow_progress,
 )
-from kci.cli._output import answer, options, print_diagnostics, print_json, say, slow_progress
 from kci.cli._workspace import (
     ALLOW_EMPTY,
     KERNELS,
@@ -26,14 +27,14 @@ from kci.cli._workspace import (
     selection_options,
 )
 from kci.diagnostics import errors_in
+from kci.plan.budget import estimate
 from kci.plan.check import NoSoundKernelError
-from kci.plan.estimates import estimate
 from kci.plan.plan import Plan
 from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
 
 
-@kci_command("plan")
+@kci_command
 @KERNELS
 @selection_options
 @SYSTEM
@@ -83,9 +84,7 @@ def command(
     if trees:
         from kci.run.gate import read_index, today  # it loads half of kci
 
-        index = read_index(trees, say).unexpired(today())
-        published, carried = index.published_fingerprints(), index.carried_trees()
-        request = replace(request, published=published, trees=carried)
+        request = replace(request, **read_index(trees, say).unexpired(today()).for_plan())
     workspace, choice = open_selection(kernels, selection, set_aside=True)
     request = replace(request, choice=choice)
     try:
@@ -101,7 +100,7 @@ def command(
     print_diagnostics(planned.plan.faults)
     match output:
         case "markdown":
-            answer(markdown(plan_tables(planned.plan, planned.estimate)))
+            answer(as_markdown(plan_tables(planned)))
         case "json":
             print_json(**planned.as_json())
         case "github":
@@ -109,8 +108,5 @@ def command(
                 say(touches_table(planned.touches).text())
             answer(planned.github_matrix())
         case _:
-            plan, touches = planned.plan, planned.touches
-            tables = [touches_table(touches)] if touches is not None else []
-            tables += [legs_table(plan, planned.estimate), *tests_tables(plan)]
-            answer("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
+            answer("\n\n".join(one.text() for one in plan_tables(planned, short=True)))
     return int(bool(planned.plan.faulty or errors_in(planned.diagnostics)))

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kci.cli import choice_option, file_option, flag, kci_command, option, refuse_idle
 from kci.cli._output import answer, options, print_diagnostics, progress_log
 from kci.cli._workspace import PLACE, load_workspace, locate_tree
-from kci.config.discovery import find_kernels
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
-from kci.errors import FindingsError
 from kci.publish.branch_plan import README
 from kci.publish.publish import PublishedBranch, PublishRequest, publish_tree
-from kci.tree.manifest import read_manifest
 from kci.utils.suggest import count
 
 
-@kci_command("publish")
+@kci_command
 @PLACE
 @file_option("--kernel", "PATH", "The kernel that a TREE was built from.")
 @option(
@@ -54,11 +50,6 @@ def command(place: Path, kernel: Path | None, leave_out: str | None, **target_op
     """
     if target_options["dry_run"]:
         refuse_idle("with --dry-run", create_repo=target_options["create_repo"])
-    if not kernel and place == Path() and not read_manifest(place):
-        with suppress(
-            FindingsError, ValueError
-        ):  # one kernel, below or around, as for other commands
-            (place,) = map(Path, find_kernels(()))
     tree, kernel = locate_tree(place, kernel)
     workspace = load_workspace(str(kernel)) if kernel else None
     request = PublishRequest(

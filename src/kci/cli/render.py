@@ -15,7 +15,7 @@ from kci.diagnostics import errors_in
 from kci.errors import UsageError
 from kci.plan.plan import read_plan
 from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline
-from kci.workflows.render import RELEASE_FILE
+from kci.workflows.render import RELEASE_FILE, SNAKEFILE
 from kci.workflows.rendered_files import default_branch
 from kci.workflows.repository import (
     RenderedFiles,
@@ -25,10 +25,9 @@ from kci.workflows.repository import (
     render_snakemake_file,
     render_workflows,
 )
-from kci.workflows.snakemake import SNAKEFILE
 
 
-@kci_command("render")
+@kci_command
 @KERNELS
 @flag("--check", "Write nothing; exit 1 with a diff if a file would change.")
 @flag("--diff", "Write nothing; print what would change.")
@@ -123,12 +122,9 @@ def command(
     if check or diff:
         refuse_idle("with --check" if check else "with --diff", force=force)
     if output is None:
-        around = (
-            []
-            if kernels
-            else [kernel for kernel in find_kernels(()) if kernel.startswith(os.pardir)]
-        )
-        output = os.path.relpath(find_root(Path(around[0]))[0]) if around else "."
+        first = "." if kernels else find_kernels(())[0]
+        around = first.startswith(os.pardir)
+        output = os.path.relpath(find_root(Path(first))[0]) if around else "."
     root = Path(output)
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", "name the root of the repository")
@@ -166,6 +162,6 @@ def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> in
     rendered.write(force=force)
     print_diagnostics(rendered.notes)
     for item in rendered.comparisons:
-        state = "written" if item.path in rendered.rewritten else "unchanged"
-        answer(f"{item.path}: {'removed' if item.path in rendered.obsolete else state}")
+        state = "written" if item.new is not None else "removed"
+        answer(f"{item.path}: {'unchanged' if item.new == item.old else state}")
     return 0

@@ -24,7 +24,6 @@ from kci.cli._output import (
     print_diagnostics,
     progress_log,
     say,
-    shorten,
     table,
     use_color,
 )
@@ -43,7 +42,7 @@ from kci.run.local import Outcome, OutcomeState
 from kci.utils.suggest import count
 
 
-@kci_command("run")
+@kci_command
 @KERNELS
 @selection_options
 @file_option(
@@ -106,20 +105,20 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
     }
     rows = []
     for outcome in result.outcomes:
-        name, state = outcome.variant.name, outcome.state
-        tree = merged.get((outcome.kernel, name))
+        name, state, loaded = outcome.variant.name, outcome.state, outcome.loaded
+        done_here = state in (OutcomeState.BUILT, OutcomeState.REUSED)
+        tree = merged.get((outcome.kernel, name)) if done_here else None
         verified = ""
-        if state in (OutcomeState.BUILT, OutcomeState.REUSED) and tree:
+        if tree:
             its = (item for item in tree.findings if f"/{name}/" in f"/{item.path}/")
             errors = errors_in(its)
             verified = count(len(errors), "error") if errors else "yes"
         took = [f"{outcome.seconds:.0f} s"] if state is OutcomeState.BUILT else []
-        took += [outcome.note] if state in (OutcomeState.LEFT, OutcomeState.FAILED) else []
+        took += [] if done_here else [outcome.note]
         took += [str(outcome.objects)] if outcome.objects and outcome.objects.found else []
-        loaded = outcome.loaded
         took += [str(loaded)] if loaded and loaded.reason else []
         word = "" if not loaded else "yes" if loaded.torch else "not loaded"
-        done = ("yes" if verified else "", verified, word, ", ".join(took))
+        done = ("yes" if tree else "", verified, word, ", ".join(took))
         rows.append((outcome.kernel, name, state, *done))
     headers = ("kernel", "variant", "state", "merged", "verified", "loaded", "time or reason")
     answer(table(headers, rows, _LAYOUT))
@@ -160,10 +159,9 @@ def _print_errors(result: local.RunResult, state: OutcomeState, color: str) -> l
             errors[error.message] = error
             ended.setdefault(error.message, []).append(outcome)
     for message, error in errors.items():
-        one, *others = ended[message]
-        kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in ended[message]))
-        several = f"{count(1 + len(others), 'variant')} of {kernels}"
-        who = several if others else f"{kernels} {one.variant.name}"
+        one, *others = same = ended[message]
+        kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in same))
+        who = f"{count(len(same), 'variant')} of {kernels}" if others else one.key
         say(f"\n{click.style(f'{who} {state}:', fg=color)} {message}")
         if error.hint:
             say(f"  hint: {error.hint}")
@@ -250,18 +248,14 @@ class RunDisplay:
             say(f"  {line}")
 
     def shown(self) -> Any:
-        import shutil
-
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
-        # rich replaces stderr, so it asks for the terminal
-        width = shutil.get_terminal_size().columns
-        several = len({outcome.kernel for outcome in self._outcomes}) > 1 and width >= 80
-        room = 28 if width < 80 else 40 if width < 100 else 60
-        notes = max(0, width - room - 50 - (20 if several else 0))
+        several = len({outcome.kernel for outcome in self._outcomes}) > 1
         grid = Table.grid(padding=(0, 2))
+        for _ in range(4):
+            grid.add_column(no_wrap=True)
         elsewhere = 0
         for outcome in self._outcomes:
             if outcome.state is OutcomeState.LEFT and not outcome.error:
@@ -271,18 +265,17 @@ class RunDisplay:
             begun = self._started.get(outcome.key, time.monotonic())
             seconds = time.monotonic() - begun if building else outcome.seconds
             mark, style = _LOOKS[outcome.state]
+            progress = progress_text(outcome.progress) if building and outcome.progress else ""
+            note = f"{progress}  {outcome.note}".strip()
             grid.add_row(
-                Spinner("dots") if building else Text(mark),
-                *([shorten(outcome.kernel, 18)] if several else []),
-                shorten(outcome.variant.name, room),
+                Spinner("dots") if building else mark,
+                outcome.key if several else outcome.variant.name,
                 Text(outcome.state, style=style),
                 f"{seconds:.0f} s" if seconds else "",
-                progress_text(outcome.progress) if building and outcome.progress else "",
-                Text(shorten(outcome.note, notes), style="dim") if notes > 12 else "",
+                Text(note, style="dim", no_wrap=True, overflow="ellipsis"),
             )
         if elsewhere:
-            left = Text(f"{elsewhere} left for other machines", style="dim")
-            grid.add_row("", *([""] if several else []), left)
+            grid.add_row("", Text(f"{elsewhere} left for other machines", style="dim"))
         return grid
 
 

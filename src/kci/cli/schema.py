@@ -16,7 +16,7 @@ SCHEMAS = {
 }
 
 
-@kci_command("schema")
+@kci_command
 @click.argument(
     "what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]"
 )

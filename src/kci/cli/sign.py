@@ -14,7 +14,7 @@ from kci.tree.sigstore import SigningContext
 from kci.tree.top_level import sign_tree
 
 
-@kci_command("sign")
+@kci_command
 @click.argument("trees", nargs=-1, required=True, type=FOLDER, metavar="TREE...")
 def command(trees: tuple[Path, ...]) -> None:
     """Sign each merged TREE with the identity of the CI run, by Sigstore.

@@ -11,8 +11,6 @@ from kci.builders.toolchains.data import toolchains
 from kci.cli import file_option, flag, kci_command, option, repeated
 from kci.cli._output import Layout, answer, progress_log, say, table
 from kci.cli._workspace import PLACE, load_workspace, locate_tree
-from kci.config.discovery import find_kernels
-from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
 from kci.errors import FindingsError, KciError, UsageError, first_error
 from kci.plan.github_limits import refuse_errors
@@ -31,12 +29,11 @@ from kci.run.kernel_tests import (
 from kci.run.loader import probe
 from kci.run.records import record_tests, write_record
 from kci.tree.manifest import read_manifest
-from kci.tree.metadata import FILE_NAME
 from kci.tree.verify import verify
 from kci.utils.cache import default_cache
 
 
-@kci_command("test")
+@kci_command
 @PLACE
 @file_option("--kernel", "PATH", "The kernel that has the tests for a TREE.")
 @repeated("--variant", "names", "NAME", "Test only this variant; repeat for more.")
@@ -92,8 +89,6 @@ def command(
             "-k and --record: a record of some tests would count as a record of all",
             "leave out one",
         )
-    if not kernel:
-        place = _kernel_or_tree(place)
     tree, sources = locate_tree(place, kernel)
     own = python or (Path(sys.executable) if no_isolation else None)
     torch = None if torch is None else _minor(torch)
@@ -138,15 +133,6 @@ def command(
     if untestable and names and not wrong:
         raise nothing_tested_error(untestable)
     return 1 if wrong else 0
-
-
-def _kernel_or_tree(place: Path) -> Path:
-    if any(any(place.glob(name)) for name in (BUILD_TOML, FILE_NAME, f"*/{FILE_NAME}")):
-        return place
-    below = find_kernels([str(place)])
-    if len(below) > 1:
-        raise UsageError(f"{place} has {len(below)} kernels", f"name one: kci test {below[0]}")
-    return Path(below[0])
 
 
 def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:

@@ -15,7 +15,7 @@ from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 
 
-@kci_command("update")
+@kci_command
 @KERNELS
 @flag("--check", "Write nothing; exit 1 if something would change.")
 @flag("--diff", "Write nothing; print what would change.")

@@ -14,10 +14,10 @@ from kci.errors import UsageError
 from kci.tree.sigstore import SigningContext
 from kci.tree.verify import verify_with_suppressions
 from kci.tree.verify.subject import PlaceKind, describe_places, find_places
-from kci.tree.verify.tree_rules import check_signatures
+from kci.tree.verify.tree_rules import check_attestation
 
 
-@kci_command("verify")
+@kci_command
 @click.argument("paths", nargs=-1, type=FileName(), required=True, metavar="PATH...")
 @repeated(
     "--select",
@@ -75,7 +75,7 @@ def command(
                 )
                 raise UsageError(f"nothing says which repository must have signed {tree}", hint)
             trust = trust_config or own.trust_config
-            extra += placed(check_signatures(Path(tree), trust, signer), tree)
+            extra += placed(check_attestation(Path(tree), signer, trust), tree)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
     signature_findings = {
         (item.rule, item.path) for item in extra

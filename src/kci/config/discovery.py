@@ -218,6 +218,12 @@ def settings_for(directories: Sequence[str]) -> RepositorySettings:
     files = sorted(_display_path(path) for _, path in places if path is not None)
     if len(files) > 1:
         hint = "name the kernels of one repository"
+        if not any((root / ".git").exists() for root, _ in places):
+            folder = _display_path(Path(os.path.commonpath([root for root, _ in places])))
+            hint += (
+                f"; to make one of them, move {files[0]} to {folder}, and remove "
+                f"{' and '.join(files[1:])}"
+            )
         raise UsageError(f"the kernels have different settings: {' and '.join(files)}", hint=hint)
     return _read_settings(*next((place for place in places if place[1]), next(iter(places))))
 

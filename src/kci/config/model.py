@@ -17,7 +17,11 @@ Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 DEFAULT_PYEXT = ("py", "pyi")
 
 
-class KernelDependency(Frozen, forbid_unknown_fields=True, rename="kebab"):
+class Table(Frozen, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
+    """A table of build.toml or kci.toml."""
+
+
+class KernelDependency(Table):
     """Another kernel on the Hub: exactly one of `version` and `revision` says which state of it."""
 
     repo_id: str
@@ -30,10 +34,6 @@ class KernelDependency(Frozen, forbid_unknown_fields=True, rename="kebab"):
     def __post_init__(self) -> None:
         if (self.version is None) == (self.revision is None):
             raise ValueError("a kernel dependency needs exactly one of `version` and `revision`")
-
-
-class Table(Frozen, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
-    """A table of build.toml or kci.toml."""
 
 
 class Hub(Table):

@@ -43,14 +43,6 @@ class EditionRow(RowTable):
     """The day since which no source says whether it still has its tvm-ffi."""
 
 
-class ChangeTable(Table):
-    """A `[[change]]` of the rows that an expression selects."""
-
-    where: str
-    bundled: bool | None = None
-    tvm_ffi: Version | None = None
-
-
 class OverlayTable(Table):
     """Changes to the catalog."""
 
@@ -60,7 +52,6 @@ class OverlayTable(Table):
     """Expressions; a row stays only if it matches every one."""
     drop: tuple[str, ...] = ()
     """Expressions; a row goes if it matches one."""
-    change: tuple[ChangeTable, ...] = ()
     row: tuple[RowTable, ...] = ()
     """Rows to add; each replaces an equal row of the table, or goes to its end."""
 

@@ -37,12 +37,12 @@ class Subject:
     @cached_property
     def computes(self) -> dict[str, list[Version]]:
         """The compute versions of compiled variants by backend, oldest first."""
-        compiled = {
-            (item.compute, item.backend) for item in self.variants if item.kind is not Kind.NOARCH
-        }
-        pairs = sorted((compute, backend) for compute, backend in compiled if compute)
+        compiled = [item for item in self.variants if item.kind is not Kind.NOARCH]
         return {
-            name: [compute for compute, backend in pairs if backend == name] for name in Backend
+            name: sorted(
+                {item.compute for item in compiled if item.backend == name and item.compute}
+            )
+            for name in Backend
         }
 
     def usable(self, backend: Backend) -> list[Row]:
@@ -52,7 +52,32 @@ class Subject:
 
     @cached_property
     def entries(self) -> list[_Entry]:
-        return list(_entries(self))
+        """Each capability that a toolkit ever built, and what becomes of it."""
+        entries = []
+        for label, component in self.kernel.build.kernel.items():
+            archs = component.archs
+            built = {
+                version: {
+                    arch.removesuffix(PTX)
+                    for arch in component_archs(component, version, self.catalog.archs)
+                }
+                for version in self.toolkits_of(component)
+            }
+            for text in dict.fromkeys(archs):
+                if not (newest := toolkits().newest_building(text)):
+                    continue
+                place = ("kernel", label, BACKENDS[component.backend].archs, archs.index(text))
+                entry = _Entry(place, text, archs, [], [], [])
+                entries.append(entry)
+                for version, kept in built.items():
+                    is_kept = text.removesuffix(PTX) in kept
+                    if toolkits().builds(text, version):
+                        entry.lost.extend([] if is_kept else [version])
+                    elif is_kept:
+                        entry.refused.append(version)
+                    elif newest < version:
+                        entry.too_new.append(version)
+        return entries
 
     def toolkits_of(self, component: Component) -> list[Version]:
         """The compute versions at which a component is compiled."""
@@ -91,7 +116,7 @@ def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
     """KCI150: no toolkit ever generated code for a capability."""
     for facts, place, entries in arch_lists(subject.kernel):
         for index, entry in enumerate(entries):
-            if facts.capabilities and not toolkits().ever_built(entry):
+            if facts.capabilities and not toolkits().newest_building(entry):
                 message = (
                     f"{quoted(entry[:40])} is not a capability that any {facts.title} toolkit "
                     "supports"
@@ -112,7 +137,7 @@ def _near_capability(text: str) -> str:
     if match is None:
         return ""
     near = f"{match[1]}.{match[2]}{match[3].lower()}{PTX if match[4] else ''}"
-    return near if toolkits().ever_built(near) else ""
+    return near if toolkits().newest_building(near) else ""
 
 
 def capability_gone(subject: Subject) -> Iterator[LintFinding]:
@@ -236,30 +261,6 @@ def gfx_unsupported(subject: Subject) -> Iterator[LintFinding]:
                     f"for{effect}"
                 )
                 yield (*place, index), message, f"remove it; {one_of(allowed)}"
-
-
-def _entries(subject: Subject) -> Iterator[_Entry]:
-    for label, component in subject.kernel.build.kernel.items():
-        archs = component.archs
-        built = {
-            version: {
-                arch.removesuffix(PTX)
-                for arch in component_archs(component, version, subject.catalog.archs)
-            }
-            for version in subject.toolkits_of(component)
-        }
-        for text in filter(toolkits().ever_built, dict.fromkeys(archs)):
-            place: KeyPath = ("kernel", label, BACKENDS[component.backend].archs, archs.index(text))
-            entry = _Entry(place, text, archs, [], [], [])
-            for version, kept in built.items():
-                is_kept = text.removesuffix(PTX) in kept
-                if toolkits().builds(text, version):
-                    entry.lost.extend([] if is_kept else [version])
-                elif is_kept:
-                    entry.refused.append(version)
-                elif toolkits().newest_building(text) < version:
-                    entry.too_new.append(version)
-            yield entry
 
 
 def nothing_left(subject: Subject) -> Iterator[LintFinding]:
@@ -392,27 +393,22 @@ def flags_of_x86(subject: Subject) -> Iterator[LintFinding]:
     }
     lists: dict[KeyPath, list[tuple[KeyPath, str]]] = {}
     for flag in compiler_flags(subject.kernel):
-        if (
-            flag.backend in on_arm or (on_arm and not flag.backend)
-        ) and "PLATFORM_ID" not in flag.text:
-            found = [(flag.place, match[0]) for match in _OF_X86.finditer(flag.text)]
-            lists.setdefault((flag.backend, *flag.place[:-1]), []).extend(found)
+        planned = flag.backend in on_arm or (on_arm and not flag.backend)
+        for match in _OF_X86.finditer(flag.text):
+            if planned and "PLATFORM_ID" not in flag.text:
+                flags = lists.setdefault((flag.backend, *flag.place[:-1]), [])
+                flags.append((flag.place, match[0]))
     for (backend, *table, _), flags in lists.items():
-        if flags:
-            place, first = flags[0]
-            more = f" and {len(flags) - 1} more are flags" if len(flags) > 1 else " is a flag"
-            name = ".".join(map(str, table))
-            message = (
-                f"`{first}`{more} of x86, and `{name}` is planned for {_ARM}: no compiler there "
-                "takes them"
-            )
-            drop = f'drop = ["{f"backend == {backend} and " if backend else ""}system ~ aarch64-*"]'
-            yield (
-                place,
-                message,
-                "plan it for x86 only, in kci.toml:\n"
-                f"{overlay_text(subject.kernel.build.name, drop)}",
-            )
+        place, first = flags[0]
+        more = f" and {len(flags) - 1} more are flags" if len(flags) > 1 else " is a flag"
+        name = ".".join(map(str, table))
+        message = (
+            f"`{first}`{more} of x86, and `{name}` is planned for {_ARM}: no compiler there "
+            "takes them"
+        )
+        drop = f'drop = ["{f"backend == {backend} and " if backend else ""}system ~ aarch64-*"]'
+        overlay = overlay_text(subject.kernel.build.name, drop)
+        yield place, message, f"plan it for x86 only, in kci.toml:\n{overlay}"
 
 
 _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import astuple, replace
 
-from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS, HOST, floors
 from kci.config.model import Build
 from kci.config.reader import Kernel
-from kci.config.values import SYSTEMS, Tier, Version, text_of
+from kci.config.values import Tier, Version, text_of
 from kci.matrix.archs import variant_archs
 from kci.matrix.catalog.loading import for_kernel, outside_range
-from kci.matrix.catalog.rows import ArchTables, Catalog, Overlay, RemovedRow, Row
+from kci.matrix.catalog.rows import ArchTables, Catalog, Decision, Overlay, Row
 from kci.matrix.variants import (
     DroppedCandidate,
     KeptCandidate,
@@ -29,19 +28,6 @@ from kci.matrix.variants import (
     Variant,
     variant_name,
 )
-from kci.utils.frozen import Frozen
-
-
-class Decision(Frozen):
-    """The reason why a candidate is dropped."""
-
-    rule: str
-    reason: str
-    cause: KeyPath = ()
-    """The key of build.toml; empty for the catalog's row."""
-    place: tuple[str, int] | None = None
-    """File and line of another cause, which is a filter; without a file for the command line."""
-
 
 Narrow = Callable[[Kernel, Sequence[Variant]], Sequence[Decision | None]]
 """A filter: None to keep a variant, or the reason to drop it."""
@@ -84,200 +70,51 @@ def select(
     explain: bool = False,
 ) -> KernelMatrix:
     """The matrix of one kernel, sorted by system and name; see `compute_matrix`."""
-    choice = _Selection(kernel, catalog.archs, explain)
-    rows = list(catalog.rows)
-    choice.removed(catalog.removed)
+    choice, rows = _Selection(kernel.build, catalog.archs), list(catalog.rows)
+    outside, gone = outside_range(catalog) if tier in (Tier.COMPAT, Tier.ALL) else ([], [])
+    choice.removed((*catalog.removed, *gone))
     match tier:
         case Tier.PR:
-            variants = choice.pr(rows)
-        case Tier.RELEASE:
-            variants = choice.released(rows)
+            pairs = choice.pr(rows)
         case Tier.COMPAT:
-            variants = choice.compat(rows, choice.rows_outside_range(catalog))
-        case Tier.ALL:
-            variants = choice.beside(choice.released(rows), choice.rows_outside_range(catalog))
-    choice.backends_without_rows(rows)
-    ordered = sorted(variants, key=lambda pair: (pair[1].system, pair[1].name))
+            pairs = choice.compat(rows, outside)
+        case _:
+            pairs = choice.beside(choice.released(rows), outside)
+    pairs.sort(key=lambda pair: (pair[1].system, pair[1].name))
     for filtering in narrow:
-        ordered = choice.narrowed(ordered, filtering)
-    for row, _ in ordered:
-        choice.dropped.pop(id(row), None)
-    if tier is not Tier.COMPAT:  # which loads with each
-        ordered = [
-            (row, replace(variant, loads=choice.oldest_and_newest(variant, rows)))
-            for row, variant in ordered
+        verdicts = filtering(kernel, [variant for _, variant in pairs])
+        pairs = [
+            pair
+            for pair, excluded in zip(pairs, verdicts, strict=True)
+            if choice.passes(pair[0], excluded)
         ]
+    for row, _ in pairs:
+        choice.dropped.pop(id(row), None)
+    with_each = [*rows, *outside] if tier is Tier.COMPAT else None
+    loaded = (choice.loads(variant, rows, with_each) for _, variant in pairs)
     return KernelMatrix(
         name=kernel.build.name,
         path=kernel.directory,
         version=kernel.build.general.version,
-        variants=tuple(variant for _, variant in ordered),
-        dropped=tuple(
-            sorted(
-                choice.dropped.values(), key=lambda item: [text or "" for text in astuple(item)[:5]]
-            )
+        variants=tuple(
+            replace(variant, loads=loads) for (_, variant), loads in zip(pairs, loaded, strict=True)
         ),
-        kept=tuple(choice.kept(row, variant) for row, variant in ordered) if explain else (),
+        dropped=_dropped(kernel, catalog, choice.dropped.values()) if explain else (),
+        kept=tuple(_kept(row, variant) for row, variant in pairs) if explain else (),
     )
 
 
-Pairs = list[tuple[Row, Variant]]
-
-
-class _Selection:
-    def __init__(self, kernel: Kernel, archs: ArchTables, explain: bool) -> None:
-        self.kernel = kernel
-        self.build = kernel.build
-        self.archs = archs
-        self.explain = explain
-        # By identity, since a faulty catalog may have equal rows. The last decision counts.
-        self.dropped: dict[int, DroppedCandidate] = {}
-
-    def released(self, candidates: list[Row]) -> Pairs:
-        """The bundled rows, the first of each name per system."""
-        return self.first_of_name(self.bundled(self.named(candidates)))
-
-    def beside(self, chosen: Pairs, outside: list[Row]) -> Pairs:
-        """The chosen rows, and of the others the first of each further name per system."""
-        return self.first_of_name([*chosen, *self.named(outside)])
-
-    def compat(self, supported: list[Row], outside: list[Row]) -> Pairs:
-        """Rows outside of the supported range, and each stable ABI as in a release."""
-        for row in supported:
-            self.drop(row, why_excluded(self.build, row) or _SUPPORTED)
-        released = self.released(
-            [row for row in supported if self.build.stable_abi(row.backend) is not None]
-        )
-        pairs = self.beside([pair for pair in released if pair[1].kind is Kind.STABLE_ABI], outside)
-        host = [row for row in (*supported, *outside) if row.backend == HOST]
-        torches = {
-            system: [row.torch for row in host if row.system == system] for system in SYSTEMS
-        }
-        loads = (
-            _loads(item, torches[item.system]) if item.backend == HOST else () for _, item in pairs
-        )
-        return [
-            (row, replace(item, loads=each)) for (row, item), each in zip(pairs, loads, strict=True)
-        ]
-
-    def oldest_and_newest(self, variant: Variant, rows: list[Row]) -> tuple[str, ...]:
-        """The two torch versions at the ends of what a variant can be loaded with; one for a full
-        ABI.
-        """
-        if variant.kind is Kind.FULL or (variant.stable_abi is None and variant.backend != HOST):
-            return _loads(variant, ())
-        if (
-            variant.stable_abi is not None and variant.backend == HOST
-        ):  # for which there is each torch
-            least = self.build.torch.minver if self.build.torch is not None else None
-            return _loads(variant, [max(variant.stable_abi, least or variant.stable_abi)])
-        same = (variant.backend, variant.system, variant.compute)
-        suitable = (
-            row for row in rows if row.bundled and (row.backend, row.system, row.compute) == same
-        )
-        versions = _loads(
-            variant, [row.torch for row in suitable if why_excluded(self.build, row) is None]
-        )
-        return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
-
-    def pr(self, candidates: list[Row]) -> Pairs:
-        """One row per backend and system: bundled, newest torch, oldest compute version."""
-        chosen: Pairs = []
-        groups: dict[tuple[str, str], Pairs] = {}
-        for pair in self.named(candidates):
-            groups.setdefault((pair[1].system, pair[1].backend), []).append(pair)
-        for pairs in groups.values():
-            best = min(pairs, key=_preference)
-            for row, variant in pairs:
-                if variant is not best[1]:
-                    reason = (
-                        f"the pr tier builds {best[1].name} for {variant.backend}: newest torch, "
-                        "oldest compute"
-                    )
-                    self.drop(row, Decision("KCI210", reason))
-            chosen.append(best)
-        return self.bundled(chosen)
-
-    def rows_outside_range(self, catalog: Catalog) -> list[Row]:
-        rows, removed = outside_range(catalog)
-        self.removed(removed)
-        return rows
-
-    def named(self, candidates: list[Row]) -> Pairs:
-        """Filter, collapse and name, in the reference's order: stable ABI by group, then
-        the rest.
-        """
-        passed: list[Row] = []
-        for row in candidates:
-            if decision := why_excluded(self.build, row):
-                self.drop(row, decision)
-            else:
-                passed.append(row)
-        full = [item for item in passed if self.build.stable_abi(item.backend) is None]
-        stable = self.collapse(
-            [item for item in passed if self.build.stable_abi(item.backend) is not None]
-        )
-        return [(item, make_variant(self.build, item, self.archs)) for item in stable + full]
-
-    def collapse(self, candidates: list[Row]) -> list[Row]:
-        """Keep the newest torch per system, backend and compute version; a bundled one before a
-        nightly.
-        """
-        newest: dict[tuple[str, str], Row] = {}
-        for item in candidates:
-            group = (item.system, f"{item.backend}-{text_of(item.compute)}")
-            if group not in newest or (item.bundled, item.torch) > (
-                newest[group].bundled,
-                newest[group].torch,
-            ):
-                newest[group] = item
-        newest_rows = [newest[group] for group in sorted(newest)]
-        chosen = {id(item) for item in newest_rows}
-        for item in candidates:
-            if id(item) not in chosen:
-                self.drop(item, _one_for_all(item))
-        return newest_rows
-
-    def bundled(self, pairs: Pairs) -> Pairs:
-        for row, variant in pairs:
-            if not variant.bundled:
-                self.drop(
-                    row,
-                    Decision(
-                        "KCI208", "the catalog's row is not bundled: it is built on demand only"
-                    ),
-                )
-        return [pair for pair in pairs if pair[1].bundled]
-
-    def first_of_name(self, pairs: Pairs) -> Pairs:
-        first: dict[tuple[str, str], tuple[Row, Variant]] = {}
-        for row, variant in pairs:
-            earlier, _ = first.setdefault((variant.system, variant.name), (row, variant))
-            if earlier is not row:
-                reason = f"{variant.name} is built from an earlier row: both have this name"
-                covered = variant.kind is Kind.STABLE_ABI and row.compute == earlier.compute
-                self.drop(row, _one_for_all(row) if covered else Decision("KCI209", reason))
-        return list(first.values())
-
-    def backends_without_rows(self, candidates: list[Row]) -> None:
-        present = {row.backend for row in candidates}
-        for index, backend in enumerate(self.build.general.backends):
-            if self.explain and backend not in present:
-                place = self.kernel.document.place(("general", "backends", index))
-                reason = f"the catalog has no row for {backend}"
-                self.dropped[~index] = DroppedCandidate(
-                    "", backend, None, None, "KCI212", reason, *place
-                )
-
-    def drop(self, row: Row, decision: Decision) -> None:
-        if self.explain:
-            place = (
-                self.kernel.document.place(decision.cause)
-                if decision.cause
-                else decision.place or row.line()
-            )
-            compute = text_of(row.compute) or None
-            self.dropped[id(row)] = DroppedCandidate(
+def _dropped(
+    kernel: Kernel, catalog: Catalog, decisions: Iterable[tuple[Row, Decision]]
+) -> tuple[DroppedCandidate, ...]:
+    dropped = []
+    for row, decision in decisions:
+        place = decision.place or row.line()
+        if decision.cause:
+            place = kernel.document.place(decision.cause)
+        compute = text_of(row.compute) or None
+        dropped.append(
+            DroppedCandidate(
                 row.system,
                 row.backend,
                 row.torch.text,
@@ -286,42 +123,146 @@ class _Selection:
                 decision.reason,
                 *place,
             )
+        )
+    present = {row.backend for row in catalog.rows}
+    for index, backend in enumerate(kernel.build.general.backends):
+        if backend not in present:
+            place = kernel.document.place(("general", "backends", index))
+            reason = f"the catalog has no row for {backend}"
+            dropped.append(DroppedCandidate("", backend, None, None, "KCI212", reason, *place))
+    return tuple(sorted(dropped, key=lambda item: [text or "" for text in astuple(item)[:5]]))
 
-    def removed(self, rows: Iterable[RemovedRow]) -> None:
-        for removed in rows if self.explain else ():
-            excluded = why_excluded(self.build, removed.row)
-            if excluded is None or excluded.rule != "KCI201":
-                excluded = Decision("KCI213", removed.reason, place=removed.line())
-            self.drop(removed.row, excluded)
 
-    def narrowed(self, pairs: Pairs, narrow: Narrow) -> Pairs:
-        verdicts = narrow(self.kernel, [variant for _, variant in pairs])
-        remaining: Pairs = []
-        for pair, excluded in zip(pairs, verdicts, strict=True):
-            if excluded is None:
-                remaining.append(pair)
-            else:
-                self.drop(pair[0], excluded)
-        return remaining
+def _kept(row: Row, variant: Variant) -> KeptCandidate:
+    match variant.kind:
+        case Kind.STABLE_ABI:
+            reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
+        case Kind.TVM_FFI:
+            since = row.tvm_ffi_unknown_since
+            reason = f"tvm-ffi {variant.tvm_ffi}" + (f", unknown since {since}" if since else "")
+        case Kind.NOARCH:
+            reason = f"no compiled code for {variant.backend}"
+        case _:
+            supported = f"torch {variant.torch} is in the supported range"
+            reason = supported if variant.bundled else "asked for"
+    return KeptCandidate(variant.name, variant.system, reason, *row.line())
 
-    def kept(self, row: Row, variant: Variant) -> KeptCandidate:
-        match variant.kind:
-            case Kind.STABLE_ABI:
-                reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
-            case Kind.TVM_FFI:
-                since = row.tvm_ffi_unknown_since
-                reason = f"tvm-ffi {variant.tvm_ffi}" + (
-                    f", unknown since {since}" if since else ""
-                )
-            case Kind.NOARCH:
-                reason = f"no compiled code for {variant.backend}"
-            case _:
-                reason = (
-                    f"torch {variant.torch} is in the supported range"
-                    if variant.bundled
-                    else "asked for"
-                )
-        return KeptCandidate(variant.name, variant.system, reason, *row.line())
+
+Pair = tuple[Row, Variant]
+
+
+class _Selection:
+    def __init__(self, build: Build, archs: ArchTables) -> None:
+        self.build = build
+        self.archs = archs
+        # By identity, since a faulty catalog may have equal rows. The last decision counts.
+        self.dropped: dict[int, tuple[Row, Decision]] = {}
+
+    def released(self, candidates: list[Row]) -> list[Pair]:
+        """The bundled rows, the first of each name per system."""
+        return self.first_of_name(self.bundled(self.named(candidates)))
+
+    def beside(self, chosen: list[Pair], outside: list[Row]) -> list[Pair]:
+        """The chosen rows, and of the others the first of each further name per system."""
+        return self.first_of_name([*chosen, *self.named(outside)])
+
+    def compat(self, supported: list[Row], outside: list[Row]) -> list[Pair]:
+        """Rows outside of the supported range, and each stable ABI as in a release."""
+        for row in supported:
+            self.passes(row, why_excluded(self.build, row) or _SUPPORTED)
+        released = self.released(
+            [row for row in supported if self.build.stable_abi(row.backend) is not None]
+        )
+        return self.beside([pair for pair in released if pair[1].kind is Kind.STABLE_ABI], outside)
+
+    def pr(self, candidates: list[Row]) -> list[Pair]:
+        """One row per backend and system: bundled, newest torch, oldest compute version."""
+
+        def why(pair: Pair, best: Pair) -> Decision:
+            what = f"{best[1].name} for {pair[0].backend}: newest torch, oldest compute"
+            return Decision("KCI210", f"the pr tier builds {what}")
+
+        ranked = sorted(self.named(candidates), key=_preference)
+        return self.bundled(
+            self.first_of(ranked, lambda pair: (pair[0].system, pair[0].backend), why)
+        )
+
+    def loads(
+        self, variant: Variant, rows: Iterable[Row], with_each: Iterable[Row] | None
+    ) -> tuple[str, ...]:
+        """The two torch versions at the ends of what a variant can be loaded with, one for a full
+        ABI; for the CPU each one `with_each` of these rows.
+        """
+        host, abi = variant.backend == HOST, variant.stable_abi
+        if with_each is not None:
+            same = (row for row in with_each if (row.backend, row.system) == (HOST, variant.system))
+            return _loads(variant, [row.torch for row in same]) if host else ()
+        if variant.kind is Kind.FULL or (abi is None and not host):
+            return _loads(variant, ())
+        if abi is not None and host:  # for which there is each torch
+            least = self.build.torch.minver if self.build.torch is not None else None
+            return _loads(variant, [max(abi, least or abi)])
+        place = (variant.backend, variant.system, variant.compute)
+        suitable = (
+            row for row in rows if row.bundled and (row.backend, row.system, row.compute) == place
+        )
+        versions = _loads(
+            variant, [row.torch for row in suitable if why_excluded(self.build, row) is None]
+        )
+        return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
+
+    def named(self, candidates: list[Row]) -> list[Pair]:
+        """Filter, collapse and name, in the reference's order: stable ABI by group, then
+        the rest.
+        """
+        pairs = [
+            (row, make_variant(self.build, row, self.archs))
+            for row in candidates
+            if self.passes(row, why_excluded(self.build, row))
+        ]
+        stable = [pair for pair in pairs if self.build.stable_abi(pair[0].backend) is not None]
+        # the newest torch per system, backend and compute version; a bundled one before a nightly
+        stable.sort(key=lambda pair: (pair[0].bundled, pair[0].torch), reverse=True)
+        newest = self.first_of(stable, _group, lambda pair, _: _one_for_all(pair[0]))
+        full = [pair for pair in pairs if self.build.stable_abi(pair[0].backend) is None]
+        return [*sorted(newest, key=_group), *full]
+
+    def bundled(self, pairs: list[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if self.passes(pair[0], None if pair[0].bundled else _EXTRA)]
+
+    def first_of_name(self, pairs: Iterable[Pair]) -> list[Pair]:
+        def why(pair: Pair, earlier: Pair) -> Decision:
+            row, variant = pair
+            if variant.kind is Kind.STABLE_ABI and row.compute == earlier[0].compute:
+                return _one_for_all(row)
+            reason = f"{variant.name} is built from an earlier row: both have this name"
+            return Decision("KCI209", reason)
+
+        return self.first_of(pairs, lambda pair: (pair[0].system, pair[1].name), why)
+
+    def first_of(
+        self,
+        pairs: Iterable[Pair],
+        group: Callable[[Pair], tuple[str, str]],
+        why: Callable[[Pair, Pair], Decision],
+    ) -> list[Pair]:
+        first: dict[tuple[str, str], Pair] = {}
+        for pair in pairs:
+            if (chosen := first.setdefault(group(pair), pair)) is not pair:
+                self.passes(pair[0], why(pair, chosen))
+        return list(first.values())
+
+    def passes(self, row: Row, excluded: Decision | None) -> bool:
+        """True without a decision to drop a row, which is recorded."""
+        if excluded:
+            self.dropped[id(row)] = row, excluded
+        return not excluded
+
+    def removed(self, rows: Iterable[tuple[Row, Decision]]) -> None:
+        for row, removal in rows:
+            excluded = why_excluded(self.build, row)
+            undeclared = excluded is not None and excluded.rule == "KCI201"
+            self.passes(row, excluded if undeclared else removal)
 
 
 def why_excluded(build: Build, row: Row) -> Decision | None:
@@ -363,6 +304,7 @@ _NEWEST = Version.parse("99.9")  # the reference's default upper bound
 
 
 _SUPPORTED = Decision("KCI218", "the row is in the supported range: the release tier builds it")
+_EXTRA = Decision("KCI208", "the catalog's row is not bundled: it is built on demand only")
 
 
 def _one_for_all(row: Row) -> Decision:
@@ -387,7 +329,12 @@ def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
     )
 
 
-def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
+def _group(pair: Pair) -> tuple[str, str]:
+    row = pair[0]
+    return row.system, f"{row.backend}-{text_of(row.compute)}"
+
+
+def _preference(pair: Pair) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
     row = pair[0]
     newest_first = tuple(-part for part in (*row.torch, 0, 0, 0)[:3])
     return (not row.bundled, newest_first, row.compute or ())

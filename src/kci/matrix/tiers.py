@@ -19,8 +19,10 @@ from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Where, WhereError, parse_where
 from kci.matrix.catalog.loading import FIELDS as ROW_FIELDS
 from kci.matrix.catalog.loading import subject, where_problem
-from kci.matrix.selection import Decision, Narrow
+from kci.matrix.catalog.rows import Decision
+from kci.matrix.selection import Narrow
 from kci.matrix.variants import Kind, Variant
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import one_of, suggestion
 
 
@@ -36,11 +38,9 @@ def tier_of(
         raise UsageError(
             f"there is no tier {name[:60]!r}", hint=suggestion(name, names) or one_of(names)
         )
-    place, setting = repository.document.place(("tiers", name)), f"tier {name}: {{}}"
-    rule = "KCI214"
-    filters = [
-        by_choice(tier.systems, tier.backends, tier.only, rule=rule, setting=setting, place=place)
-    ]
+    place = repository.document.place(("tiers", name))
+    origin = FilterOrigin("KCI214", f"tier {name}: ", place)
+    filters = [by_choice(tier.systems, tier.backends, tier.only, origin)]
     if tier.where is not None:
         try:
             where = parse_where(tier.where, FIELDS)
@@ -48,9 +48,7 @@ def tier_of(
             raise refuse(
                 where_problem(repository.document, ("tiers", name, "where"), tier.where, error)
             ) from None
-        filters.append(
-            by_expression(where, rule=rule, setting=setting.format("where"), place=place)
-        )
+        filters.append(by_expression(where, origin))
     if tier.pairwise and thinned:
         reason = f"tier {name}: other variants cover each of its pairs"
         filters.append(_pairwise(Decision("KCI215", reason, place=place)))
@@ -69,18 +67,27 @@ FIELDS = {**ROW_FIELDS, "kind": [str(kind) for kind in Kind], "name": (), "stabl
 """The fields of expressions about variants."""
 
 
+class FilterOrigin(Frozen):
+    """Where a filter stands, by default on the command line."""
+
+    rule: str = "KCI211"
+    prefix: str = "--"
+    place: tuple[str, int] = ("", 0)
+
+    def excludes(self, what: str) -> Decision:
+        return Decision(self.rule, f"{self.prefix}{what} excludes it", place=self.place)
+
+
+_COMMAND_LINE = FilterOrigin()
+
+
 def by_choice(
     systems: Collection[str] = (),
     backends: Collection[str] = (),
     only: Sequence[str] = (),
-    *,
-    rule: str = "KCI211",
-    setting: str = "--{}",
-    place: tuple[str, int] = ("", 0),
+    origin: FilterOrigin = _COMMAND_LINE,
 ) -> Narrow:
-    """A filter by system, backend and name patterns; `rule`, `setting` and `place` explain a
-    dropped variant.
-    """
+    """A filter by system, backend and name patterns."""
 
     def judge(variant: Variant) -> Decision | None:
         for name, chosen, fits in (
@@ -89,23 +96,15 @@ def by_choice(
             ("only", only, any(fnmatch.fnmatchcase(variant.name, glob) for glob in only)),
         ):
             if chosen and not fits:
-                return Decision(
-                    rule, f"{setting.format(name)} {' '.join(chosen)} excludes it", place=place
-                )
+                return origin.excludes(f"{name} {' '.join(chosen)}")
         return None
 
     return lambda _, variants: [judge(variant) for variant in variants]
 
 
-def by_expression(
-    where: Where,
-    *,
-    rule: str = "KCI211",
-    setting: str = "--where",
-    place: tuple[str, int] = ("", 0),
-) -> Narrow:
+def by_expression(where: Where, origin: FilterOrigin = _COMMAND_LINE) -> Narrow:
     """A filter by an expression; `newest` and `oldest` refer to the variants of one kernel."""
-    left_out = Decision(rule, f"{setting} {where.text!r} excludes it", place=place)
+    left_out = origin.excludes(f"where {where.text!r}")
 
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Decision | None]:
         subjects = [subject(variant) for variant in variants]
@@ -122,8 +121,9 @@ def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
 
     def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[Decision | None]:
         backends = scopes.get(kernel.directory)
-        reason = f"{kernel.directory}[{','.join(backends or ())}] excludes it"
-        left_out = Decision("KCI211", reason, place=("", 0))
+        left_out = FilterOrigin(prefix="").excludes(
+            f"{kernel.directory}[{','.join(backends or ())}]"
+        )
         return [
             None if backends is None or item.backend in backends else left_out for item in variants
         ]

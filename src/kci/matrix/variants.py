@@ -6,8 +6,8 @@
     noarch    torch-<backend>
 
 VV is major and minor without a dot (2.9 is 29, 2.10 is 210, 2025.3.2 is 20253). The loader reads
-one digit of major for torch and one digit of minor for compute versions, so `rocm714` is 71.4
-unless known versions say 7.14.
+one digit of major for torch and one digit of minor for compute versions, so it takes `rocm714`
+for 71.4.
 """
 
 from __future__ import annotations
@@ -76,11 +76,8 @@ def variant_name(
 
 
 _FRAMEWORKS = {Kind.STABLE_ABI: "torch-stable-abi", Kind.TVM_FFI: "tvm-ffi", Kind.FULL: "torch"}
-_PARTS = (
-    f"{facts.compute_prefix}[0-9]{{2,}}" if facts.compute_prefix else name
-    for name, facts in BACKENDS.items()
-)
-_COMPUTE = f"(?P<compute>{'|'.join(_PARTS)})"
+_BACKENDS = {facts.compute_prefix or str(name): name for name, facts in BACKENDS.items()}
+_COMPUTE = f"(?P<part>{'|'.join(_BACKENDS)})(?P<compute>[0-9]{{2,}})?"
 _SYSTEM = r"(?P<system>(?:x86_64|aarch64)-(?:linux|darwin|windows))"
 _FRAMEWORK = rf"(?P<framework>{'|'.join(_FRAMEWORKS.values())})(?P<vv>[0-9]{{2,}})"
 _ARCH_NAME = rf"{_FRAMEWORK}(?P<cxx>-cxx11|-cxx98)?-{_COMPUTE}-{_SYSTEM}"
@@ -88,11 +85,8 @@ _OLD_NAMES = {old: str(name) for name, facts in BACKENDS.items() for old in fact
 _NOARCH_NAME = rf"torch-({'|'.join([*BACKENDS, *_OLD_NAMES, 'universal'])})"
 
 
-def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
-    """Parse a variant name or legacy form; `known` compute versions resolve ambiguous digits.
-
-    ValueError for others.
-    """
+def parse_variant_name(name: str) -> VariantName:
+    """Parse a variant name or legacy form; ValueError for others."""
     if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, _OLD_NAMES.get(noarch[1], noarch[1]))
     match = re.fullmatch(_ARCH_NAME, name)
@@ -100,25 +94,19 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
         match is None
         or match["system"] not in SYSTEMS
         or (match["cxx"] and match["framework"] != "torch")
+        or bool(match["compute"]) != bool(BACKENDS[_BACKENDS[match["part"]]].compute_prefix)
     ):
         raise ValueError(f"{name!r} is not a variant name")
     if match["cxx"] and not match["system"].endswith("-linux"):
         raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
-    part, vv = (
-        match["compute"].rstrip("0123456789"),
-        match["compute"].lstrip("abcdefghijklmnopqrstuvwxyz"),
-    )
-    backend = next(
-        (backend for backend, facts in BACKENDS.items() if facts.compute_prefix == part), part
-    )
-    compute = (
-        f"{vv[:-1]}.{vv[-1]}" if vv else None
-    )  # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
-    if compute is not None and known:
-        compute = _resolve(backend, compute, known)
     kind = next(kind for kind, framework in _FRAMEWORKS.items() if framework == match["framework"])
     return VariantName(
-        kind, backend, match["system"], f"{match['vv'][0]}.{int(match['vv'][1:])}", compute
+        kind,
+        _BACKENDS[match["part"]],
+        match["system"],
+        f"{match['vv'][0]}.{int(match['vv'][1:])}",
+        # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
+        f"{compute[:-1]}.{compute[-1]}" if (compute := match["compute"]) else None,
     )
 
 
@@ -131,34 +119,18 @@ def is_variant_name(name: str) -> bool:
     return True
 
 
-def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[int]]]) -> str:
-    # The one known version with these digits; `compute` itself if there are none or several
-    versions = {(*version, 0, 0)[:2] for other, version in known if other == backend}
-    candidates = [version for version in versions if digits(version) == compute.replace(".", "")]
-    return ".".join(map(str, candidates[0])) if len(candidates) == 1 else compute
-
-
 def this_system() -> str:
     """This machine's system, as in variant names."""
     import platform
 
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
-        platform.machine().lower(), platform.machine().lower()
-    )
-    os_name = {"win32": "windows"}.get(sys.platform, sys.platform)
-    return f"{machine}-{os_name}"
+    machine = platform.machine().lower()
+    cpu = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    return f"{cpu}-{'windows' if sys.platform == 'win32' else sys.platform}"
 
 
 def cpu_of(system: str) -> str:
     """The CPU of a system or GCC triplet, `x86_64`."""
     return system.partition("-")[0]
-
-
-def artifact_stem(kernel: str, name: str) -> str:
-    """An artifact's name, `kci-<kernel>-<name>`, with characters that names do not have escaped for
-    GitHub.
-    """
-    return f"kci-{_escaped(kernel)}-{_escaped(name)}"
 
 
 def upload_name(kernel: str, leg: str) -> str:
@@ -193,16 +165,16 @@ def objects_name(kernel: str, leg: str) -> str:
 
 
 def artifact_name(kernel: str, variant: str, *, zstd: bool = False) -> str:
-    """The file name of an artifact: `kci-<kernel>-<variant>.tar`, or `.tar.zst`."""
-    return f"{artifact_stem(kernel, variant)}.tar{'.zst' if zstd else ''}"
+    """The file name of an artifact: `kci-<kernel>-<variant>.tar`, or `.tar.zst`; characters that
+    names do not have are escaped for GitHub.
+    """
+    return f"kci-{_escaped(kernel)}-{_escaped(variant)}.tar{'.zst' if zstd else ''}"
 
 
 def _escaped(text: str) -> str:
     return re.sub(
-        r"[^A-Za-z0-9._+-]",
-        lambda match: "".join(f"%{byte:02x}" for byte in match[0].encode()),
-        text,
-    )
+        rb"[^A-Za-z0-9._+-]", lambda match: b"%%%02x" % match[0][0], text.encode()
+    ).decode()
 
 
 class Variant(Frozen):

@@ -20,10 +20,11 @@ from kci.config.settings import KCI_TOML
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.fingerprint import STEPS, Fingerprints
-from kci.plan.hardware_tests import TestMachine, machines_for, why_untested
+from kci.plan.hardware_tests import machine_tests, why_untested
 from kci.plan.inputs.kernel_inputs import FLAKE, KernelInputs
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.plan.legs import NIX, toolchain_of
+from kci.plan.plan import TestLeg
 from kci.plan.workspace import Choice, Workspace
 from kci.utils.frozen import Frozen
 from kci.utils.git import (
@@ -154,15 +155,19 @@ class Touch(Frozen):
 
 
 def only_affected(
-    workspace: Workspace, matrix: Matrix, choice: Choice, base: str, *, container: bool | str = True
+    workspace: Workspace,
+    matrix: Matrix,
+    choice: Choice,
+    changes: Changes,
+    *,
+    container: bool | str = True,
 ) -> tuple[Matrix, list[Touch]]:
-    """Reduce a matrix to what a change since `base` touches, and explain it for each changed file.
+    """Reduce a matrix to what changes touch, and explain it for each changed file.
 
     A kernel with changed tests keeps the variants that they test. `container` is as for
-    `toolchain_of`. Raises as `changes_since`, and KciError for a kernel in another repository.
+    `toolchain_of`. KciError for a kernel in another repository.
     """
     kernels = {kernel.directory: kernel for kernel in workspace.kernels}
-    changes = changes_since(Path(next(iter(kernels), "")), base)
     settings = _changed_settings(workspace, changes)
     before = _at_base(workspace, changes) if settings else workspace
     tree = SourceTree(changes.root)
@@ -183,35 +188,27 @@ def only_affected(
             )
             view = _KernelChange(selected.name, directory, now, then)
             views.append(view)
-            names = view.moved.union(
-                *(machine.variants for machine in view.machines_to_repeat.values())
-            )
+            names = view.moved.union(*(test.variants for test in view.tests_to_repeat.values()))
             variants = tuple(item for item in selected.variants if item.name in names)
             affected += [replace(selected, variants=variants)] if variants else []
     touches = [touch for path in changes.files for touch in _touches(path, views, settings)]
     return replace(matrix, kernels=tuple(affected)), touches
 
 
-def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
-    """The directories of kernels that cannot be planned (names by directory) that a change since
-    `base` touches.
-    """
-    if not kernels:
-        return frozenset()
-    changes = changes_since(Path(next(iter(kernels))), base)
+def touched_by(changes: Changes, kernels: Mapping[str, str], workspace: Workspace) -> set[str]:
+    """The directories of kernels that cannot be planned (names by directory) that changes touch."""
     if _changed_settings(workspace, changes):
-        return frozenset(kernels)
-    settings = workspace.settings
-    places = {
-        path: map(
-            changes.inside,
-            (Path(path), *(settings.root / entry for entry in settings.settings.inputs_of(name))),
-        )
+        return {*kernels}
+    root, declared = workspace.settings.root, workspace.settings.settings.inputs_of
+    return {
+        path
         for path, name in kernels.items()
+        if changes.touch(
+            inside
+            for place in (Path(path), *(root / entry for entry in declared(name)))
+            if (inside := changes.inside(place)) is not None
+        )
     }
-    return frozenset(
-        path for path, its in places.items() if changes.touch(one for one in its if one is not None)
-    )
 
 
 def _changed_settings(workspace: Workspace, changes: Changes) -> set[str | None]:
@@ -249,11 +246,10 @@ class _KernelState(Frozen, dict=True):
         return variants
 
     @cached_property
-    def machines(self) -> dict[str, tuple[str, TestMachine]]:
-        machines = machines_for(self.variants, self.workspace.runners, self.prints.inputs.marked)
-        return {
-            machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines
-        }
+    def tests(self) -> dict[str, TestLeg]:
+        prints, selected, runners = self.prints, self.selected, self.workspace.runners
+        facts = self.variants, runners, prints.tests(), prints.inputs.marked
+        return {test.name: test for test in machine_tests(selected.name, selected.path, *facts)}
 
 
 class _KernelChange(Frozen, dict=True):
@@ -271,29 +267,29 @@ class _KernelChange(Frozen, dict=True):
         return frozenset(self.changed_names(0))
 
     @cached_property
-    def machines_to_repeat(self) -> dict[str, TestMachine]:
-        before = self.then.machines if self.then is not None else {}
-        now = self.now.machines.items()
+    def tests_to_repeat(self) -> dict[str, TestLeg]:
+        before = self.then.tests if self.then is not None else {}
+        now = self.now.tests.items()
         return {
-            name: its[1] for name, its in now if name not in before or before[name][0] != its[0]
+            name: test
+            for name, test in now
+            if name not in before or before[name].inputs != test.inputs
         }
 
     def changed_names(self, part: int) -> list[str]:
         before, now = self.then.variants if self.then is not None else {}, self.now.variants.items()
         return [name for name, its in now if name not in before or before[name][part] != its[part]]
 
-    def touched_by(self, path: str, touched: Iterable[str], reason: str, *, tests: bool) -> Touch:
-        again = tuple(sorted(self.machines_to_repeat)) if tests else ()
-        reason += f"; the tests run again on {', '.join(again)}" if again else ""
-        return Touch(path, self.name, tuple(touched), reason, again)
-
 
 def _may_be_touched(directory: str, inputs: KernelInputs, changes: Changes) -> bool:
-    if inputs.leads_out or any(
-        file == STEPS or file.rpartition("/")[2] in FLAKE for file in changes.files
-    ):
-        return True
-    return changes.touch((directory, *inputs.declared)) or any(map(inputs.is_test, changes.files))
+    return (
+        inputs.leads_out
+        or changes.touch((directory, *inputs.declared))
+        or any(
+            file == STEPS or file.rpartition("/")[2] in FLAKE or inputs.is_test(file)
+            for file in changes.files
+        )
+    )
 
 
 def _at_base(workspace: Workspace, changes: Changes) -> Workspace | None:
@@ -324,7 +320,7 @@ def _end_at_base(
             kernel = parse_kernel(raw, kernel.directory, shown_as=path)
         selected = workspace.with_kernels([kernel]).matrix(choice).kernels[0]
         end = _KernelState(kernel, tree, workspace, selected, now.container)
-        _ = end.variants, end.machines
+        _ = end.variants, end.tests
     except KciError:
         return None
     return end
@@ -352,50 +348,38 @@ def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
 
 
 def _touches(path: str, views: Sequence[_KernelChange], settings: set[str | None]) -> list[Touch]:
-    if path in settings:
-        return [_by_facts(path, view, tests=True) for view in views]
     touches = []
     for view in views:
-        is_build_toml = path == f"{view.directory}/{BUILD_TOML}".removeprefix("/")
-        touch = _by_facts(path, view, tests=False) if is_build_toml else _by_files(path, view)
-        if (
-            touch.touches
-            or touch.tests
-            or not view.directory
-            or path.startswith(f"{view.directory}/")
-        ):
+        touch = _touch(path, view, of_settings=path in settings)
+        inside = not view.directory or path.startswith(f"{view.directory}/")
+        if touch.touches or touch.tests or inside or path in settings:
             touches.append(touch)
     return touches or [Touch(path, "", (), "outside of every kernel that is planned")]
 
 
-def _by_facts(path: str, view: _KernelChange, *, tests: bool) -> Touch:
-    touched = view.changed_names(1)
-    reason = "the kernel could not be planned at the base"
-    if view.then is not None:
-        reason = (
-            "what it says of "
-            f"{'these variants changed' if touched else 'the planned variants is unchanged'}"
-        )
-    return view.touched_by(path, touched, reason, tests=tests)
-
-
-def _by_files(path: str, view: _KernelChange) -> Touch:
-    ends = [end for end in (view.now, view.then) if end is not None]
-    readers = {
-        name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths
-    }
-    touched = sorted(readers & view.moved)
-    is_test = any(end.prints.inputs.is_test(path) for end in ends)
-    if readers:
-        reason = (
-            "an input of these variants"
-            if touched
-            else "an input, the same for every planned variant"
-        )
-    elif is_test:
-        now = view.now
-        why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
-        reason = "; ".join(filter(None, ("read by the tests", why)))
+def _touch(path: str, view: _KernelChange, *, of_settings: bool) -> Touch:
+    now, ends = view.now, [end for end in (view.now, view.then) if end is not None]
+    tests = of_settings
+    if of_settings or path == f"{view.directory}/{BUILD_TOML}".removeprefix("/"):
+        touched = view.changed_names(1)
+        what = "these variants changed" if touched else "the planned variants is unchanged"
+        reason = f"what it says of {what}"
+        if view.then is None:
+            reason = "the kernel could not be planned at the base"
     else:
+        readers = {
+            name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths
+        }
+        touched = sorted(readers & view.moved)
+        tests = any(end.prints.inputs.is_test(path) for end in ends)
         reason = "no `src` of build.toml lists it, and no variant contains it"
-    return view.touched_by(path, touched, reason, tests=is_test)
+        if readers:
+            reason = "an input of these variants"
+            if not touched:
+                reason = "an input, the same for every planned variant"
+        elif tests:
+            why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
+            reason = "; ".join(filter(None, ("read by the tests", why)))
+    again = tuple(sorted(view.tests_to_repeat)) if tests else ()
+    reason += f"; the tests run again on {', '.join(again)}" if again else ""
+    return Touch(path, view.name, tuple(touched), reason, again)

@@ -1,18 +1,121 @@
-"""The costs of a run, and its limits: jobs, money, and the time of each job."""
+"""The minutes, cost and wall-clock time of a run, and its limits: jobs, money, and the time of each
+job.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from kci.config.facts import BACKENDS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
-from kci.matrix.catalog.runners import OWN_MINUTES, Runners, quotas
+from kci.matrix.catalog.runners import OWN_MINUTES, Pool, Runners, default_prices, quotas
 from kci.matrix.variants import Kind
-from kci.plan.estimates import Estimate
-from kci.plan.plan import Leg
+from kci.plan.plan import Key, Leg, Role
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
+
+
+class Part(Frozen):
+    """The share of one kernel, backend and system in an estimate."""
+
+    kernel: str
+    backend: str
+    system: str
+    legs: int
+    minutes: int
+    costs: dict[str, float]
+
+
+class Estimate(Frozen):
+    """The estimate of a plan."""
+
+    legs: int
+    minutes: int
+    at_least: int
+    at_most: int
+    """The range of `minutes`; see `Leg`."""
+    measured: int
+    costs: dict[str, float]
+    """By currency, of legs with a price."""
+    costs_at_most: dict[str, float]
+    """For `at_most`; `--max-cost` limits it."""
+    prices_as_of: str
+    unpriced: int
+    waves: int
+    """The number of times that the fullest pool is filled; pools of unknown size start all legs at
+    once."""
+    wall_minutes: int
+    """From the first start to the last end, with free pools."""
+    wall_at_least: int
+    wall_at_most: int
+    parts: tuple[Part, ...]
+
+
+def estimate(legs: Sequence[Leg]) -> Estimate:
+    """Estimate a run, in whole minutes, as GitHub bills each job."""
+    grouped: dict[tuple[str, str, str], list[Leg]] = {}
+    for leg in legs:
+        grouped.setdefault((leg.kernel, leg.backend, leg.system), []).append(leg)
+    parts = []
+    for key, same in sorted(grouped.items()):
+        took = [leg.minutes for leg in same]
+        parts.append(Part(*key, legs=len(same), minutes=sum(took), costs=_costs(same, took)))
+    parts.sort(key=lambda part: (-sum(part.costs.values()), -part.minutes))
+    minutes, least = [leg.minutes for leg in legs], [leg.ends[0] for leg in legs]
+    most, pools = [leg.ends[1] for leg in legs], Counter(leg.pool for leg in legs)
+    return Estimate(
+        legs=len(legs),
+        minutes=sum(minutes),
+        at_least=sum(least),
+        at_most=sum(most),
+        measured=sum(leg.measured for leg in legs),
+        costs=_costs(legs, minutes),
+        costs_at_most=_costs(legs, most),
+        prices_as_of=str(default_prices().as_of),
+        unpriced=sum(leg.rate is None for leg in legs),
+        waves=max((-(-many // _at_once(pool, many)) for pool, many in pools.items()), default=0),
+        wall_minutes=max(end_minutes(legs, minutes).values(), default=0),
+        wall_at_least=max(end_minutes(legs, least).values(), default=0),
+        wall_at_most=max(end_minutes(legs, most).values(), default=0),
+        parts=tuple(parts),
+    )
+
+
+def _costs(legs: Sequence[Leg], minutes: Sequence[int]) -> dict[str, float]:
+    by_currency: dict[str, list[float]] = {}
+    for leg, took in zip(legs, minutes, strict=True):
+        if leg.rate is not None:
+            by_currency.setdefault(leg.currency, []).append(took * leg.rate)
+    return {currency: round(math.fsum(its), 3) for currency, its in sorted(by_currency.items())}
+
+
+def _at_once(pool: Pool, legs: int) -> int:
+    return min(pool.size or legs, legs)
+
+
+def end_minutes(legs: Sequence[Leg], minutes: Sequence[int]) -> dict[Key, int]:
+    """The minute in which each leg ends, if legs take these minutes, and each pool takes its
+    longest legs first and links after their parts.
+    """
+    ends: dict[Key, int] = {}
+    pools = Counter(leg.pool for leg in legs)
+    machines = {pool: [0] * _at_once(pool, many) for pool, many in pools.items()}
+    for links in (False, True):
+        waiting = [
+            (max((ends.get((leg.kernel, name), 0) for name in leg.takes), default=0), -took, leg)
+            for leg, took in zip(legs, minutes, strict=True)
+            if (leg.role is Role.LINK) is links
+        ]
+        waiting.sort(key=lambda item: (*item[:2], item[2].kernel, item[2].name))
+        for ready, took, leg in waiting:
+            end = max(machines[leg.pool][0], ready) - took
+            heapq.heapreplace(machines[leg.pool], end)
+            ends[leg.kernel, leg.name] = end
+    return ends
 
 
 def money(costs: dict[str, float]) -> str:

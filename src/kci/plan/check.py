@@ -203,9 +203,13 @@ def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, l
 
 
 class NoSoundKernelError(FindingsError):
-    """Every kernel has an error."""
+    """Kernels with errors, without which nothing can be done."""
 
-    faulty: tuple[FaultyKernel, ...] = ()
+    def __init__(self, faulty: Sequence[FaultyKernel], start: str, hint: str) -> None:
+        self.faulty = tuple(sorted(faulty, key=lambda item: item.path))
+        every = [item for kernel in faulty for item in kernel.diagnostics]
+        place = f"{every[0].path}: " if every[0].path else ""
+        super().__init__(f"{start}{place}{every[0].message}", hint, every)
 
 
 def split_faulty(
@@ -227,32 +231,14 @@ def split_faulty(
             sound.append(kernel)
         else:
             faulty.append(_faulty(kernel, errors or lint_file(kernel, ["KCI130"])))
-    in_order = tuple(sorted(faulty, key=lambda item: item.path))
     if faulty and not sound:
         hint = "fix them, or name other kernels; `kci check` lists all findings"
-        error = NoSoundKernelError(*_fault_of(faulty, "nothing is planned: ", hint))
-        error.faulty = in_order
-        raise error
-    return workspace.with_kernels(sound) if len(sound) < len(
-        workspace.kernels
-    ) else workspace, in_order
+        raise NoSoundKernelError(faulty, "nothing is planned: ", hint)
+    return workspace.with_kernels(sound), tuple(sorted(faulty, key=lambda item: item.path))
 
 
 def _faulty(kernel: Kernel, errors: Sequence[Diagnostic]) -> FaultyKernel:
     return FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors))
-
-
-def _fault_of(
-    faulty: Sequence[FaultyKernel], start: str, hint: str
-) -> tuple[str, str, list[Diagnostic]]:
-    every = [item for kernel in faulty for item in kernel.diagnostics]
-    return (
-        f"{start}{every[0].path}: {every[0].message}"
-        if every[0].path
-        else f"{start}{every[0].message}",
-        hint,
-        every,
-    )
 
 
 def _backends_without_component(kernel: Kernel) -> set[str]:
@@ -300,8 +286,6 @@ def require_readable(workspace: Workspace) -> None:
     and no sources.
     """
     found = ((kernel, kernel_errors(workspace, kernel, None)) for kernel in workspace.kernels)
-    if wrong := [
-        *workspace.unread,
-        *(_faulty(kernel, errors) for kernel, errors in found if errors),
-    ]:
-        raise FindingsError(*_fault_of(wrong, "", "`kci check` lists all findings"))
+    wrong = [*workspace.unread, *(_faulty(kernel, errors) for kernel, errors in found if errors)]
+    if wrong:
+        raise NoSoundKernelError(wrong, "", "`kci check` lists all findings")

@@ -8,7 +8,7 @@ needless build costs minutes, a missing one ships old code.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from kci.config.reader import Kernel
 from kci.config.settings import EXTENSIONS
 from kci.matrix.archs import component_archs
 from kci.matrix.catalog.rows import OLDEST, arch_tables
-from kci.matrix.catalog.runners import Runners, default_runners
+from kci.matrix.catalog.runners import Runners
 from kci.matrix.variants import Kind, Matrix, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_tree import EntryKind, SourceTree
@@ -122,26 +122,18 @@ class Fingerprints:
 
 
 def fingerprints(
-    kernels: Iterable[Kernel],
-    matrix: Matrix,
-    runners: Runners | None = None,
-    *,
-    container: bool | str = True,
-    source: Callable[[Kernel], Fingerprints] = Fingerprints,
+    sources: Mapping[str, Fingerprints], matrix: Matrix, runners: Runners, container: bool | str
 ) -> dict[Key, str]:
     """The fingerprint of each variant of a matrix, by kernel and variant name; raises as
     `Fingerprints.fingerprint`.
     """
-    runners = runners or default_runners()
-    by_path = {kernel.directory: kernel for kernel in kernels}
-    by_variant = {}
-    for selected in matrix.kernels:
-        prints = source(by_path[selected.path])
-        for variant in selected.each_once():
-            by_variant[selected.name, variant.name] = prints.of_leg(
-                variant, toolchain_of(variant, runners, container)
-            )
-    return by_variant
+    return {
+        (kernel.name, variant.name): sources[kernel.name].of_leg(
+            variant, toolchain_of(variant, runners, container)
+        )
+        for kernel in matrix.kernels
+        for variant in kernel.each_once()
+    }
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import product
 from typing import Any
 
 import msgspec
@@ -103,21 +102,6 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     return entry
 
 
-def _more_parts(plan: Plan, jobs: int | None) -> list[Diagnostic]:
-    sizes = Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART)
-    needed = -(-max(sizes.values(), default=0) // MAX_MATRIX)
-    if jobs is None or needed <= jobs:
-        return []
-    message = (
-        f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the workflow file "
-        f"has {jobs}"
-    )
-    return [finding("KCI305", message, hint="run `kci render`: it writes more of them")]
-
-
-_LEGS = {Role.WHOLE: "legs", Role.LINK: "link legs"}
-
-
 def artifact_problems(plan: Plan) -> list[Diagnostic]:
     """KCI307 for artifact names that GitHub refuses."""
     names = [leg.artifact for leg in plan.legs]
@@ -186,14 +170,20 @@ def check_limits(
     """KCI305, KCI306 and KCI307 for a rendered workflow; `callers` and `jobs` (of parts) None for
     as many as needed.
     """
-    problems = [*artifact_problems(plan), *_more_parts(plan, jobs)]
+    sizes = Counter((leg.kernel, leg.role) for leg in plan.legs)
+    most = max((size for (_, role), size in sizes.items() if role is Role.PART), default=0)
+    problems, needed = artifact_problems(plan), -(-most // MAX_MATRIX)
+    if jobs is not None and needed > jobs:
+        message = f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the "
+        message += f"workflow file has {jobs}"
+        problems.append(finding("KCI305", message, hint="run `kci render`: it writes more of them"))
     work = _work(plan, callers or caller_count(len(plan.kernels)), {})
     limit = f"and GitHub allows {MAX_MATRIX} in a matrix"
+    for (kernel, role), size in sorted(sizes.items()):
+        if role is not Role.PART and size > MAX_MATRIX:
+            what = "legs" if role is Role.WHOLE else "link legs"
+            problems.append(finding("KCI305", f"{kernel} has {size} {what}, {limit}", hint=SMALLER))
     for kernels in (caller["include"] for caller in work):
-        for entry, role in product(kernels, _LEGS):
-            if (size := len(entry["work"][role]["include"])) > MAX_MATRIX:
-                message = f"{entry['kernel']} has {size} {_LEGS[role]}, {limit}"
-                problems.append(finding("KCI305", message, hint=SMALLER))
         if len(kernels) > MAX_MATRIX:
             message = f"a caller job has {len(kernels)} kernels, {limit}"
             problems.append(

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from kci.config.facts import needs_device
-from kci.matrix.catalog.runners import Runner, Runners, max_job_minutes
+from kci.matrix.catalog.runners import Runners, max_job_minutes
 from kci.matrix.variants import parse_variant_name
 from kci.plan.inputs.kernel_inputs import MARKER
 from kci.plan.plan import KernelPlan, Leg, TestLeg, runs_on
@@ -39,44 +40,46 @@ class CarriedTree(Frozen):
     passed: Mapping[str, TestPass] = {}
 
 
-class TestMachine(Frozen):
-    """A machine that tests, and the variants of a kernel for it."""
+def machine_tests(
+    kernel: str,
+    path: str,
+    variants: Iterable[str],
+    runners: Runners,
+    tests: str = "",
+    marked: bool | None = True,
+) -> Iterator[TestLeg]:
+    """The test legs for some variants of a kernel: one for each machine that suits any of them.
 
-    __test__ = False  # pytest would take it for a test
-
-    name: str
-    backend: str
-    system: str
-    runner: Runner
-    variants: tuple[str, ...]
-
-    def inputs(self, tests: str) -> str:
-        """The hash of tests and runner labels; empty without `tests`; see `Fingerprints.tests`."""
-        return _hashed([tests, self.runner.group or "", *self.runner.labels]) if tests else ""
-
-
-def machines_for(
-    variants: Iterable[str], runners: Runners, marked: bool | None = True
-) -> Iterator[TestMachine]:
-    """The machines that suit some of the variants; those for the CPU only if tests are `marked` for
-    CI.
+    Machines for the CPU test only if tests are `marked` for CI. `tests` is the hash of the tests;
+    see `Fingerprints.tests`.
     """
     variants, seen = tuple(variants), set[str]()
     for (backend, system), runner in sorted(
         runners.test.items(), key=lambda item: (item[1].spare, item[0])
     ):
         names = tuple(name for name in variants if _is_for(name, backend, system))
-        tests = backend != "noarch" and (marked or needs_device(backend))
-        if names and tests and not (runner.spare and backend in seen):
+        suits = backend != "noarch" and (marked or needs_device(backend))
+        if names and suits and not (runner.spare and backend in seen):
             seen.add(backend)
-            yield TestMachine(f"{backend}-{system}", backend, system, runner, names)
+            limit = runners.limit(kernel, backend)
+            yield TestLeg(
+                kernel=kernel,
+                path=path,
+                name=f"{backend}-{system}",
+                backend=backend,
+                system=system,
+                variants=names,
+                runner=runs_on(runner),
+                timeout=min(limit.timeout_minutes or _MINUTES, max_job_minutes(runner)),
+                inputs=_hashed([tests, runner.group or "", *runner.labels]) if tests else "",
+            )
 
 
 def why_untested(variants: Collection[str], runners: Runners, marked: bool | None) -> str:
     """The reason why no job runs a kernel's tests; empty if one can, or without tests (`marked` is
     None).
     """
-    if marked is None or not variants or any(machines_for(variants, runners, marked)):
+    if marked is None or not variants or any(machine_tests("", "", variants, runners, "", marked)):
         return ""
     device = all(needs_device(parse_variant_name(name).backend) for name in variants)
     machine = f"no machine {'with a GPU' if device else 'for the CPU'} is named"
@@ -87,8 +90,8 @@ def plan_tests(
     kernels: Sequence[KernelPlan],
     legs: Sequence[Leg],
     runners: Runners,
-    tests: Mapping[str, str] | None = None,
-    trees: Mapping[str, CarriedTree] | None = None,
+    tests: Mapping[str, str],
+    trees: Mapping[str, CarriedTree],
     whole: Collection[str] = (),
     marked: Mapping[str, bool | None] | None = None,
 ) -> tuple[TestLeg, ...]:
@@ -99,38 +102,19 @@ def plan_tests(
     earlier tree are tested. Without a tree there is no test. `marked` is that of `PlanOptions`.
     """
     built = {leg.kernel for leg in legs}
-    test_legs = []
+    planned = []
     for kernel in kernels:
-        tree = (trees or {}).get(kernel.name)
-        more = tree.digests if tree is not None and kernel.name in whole else ()
-        for_ci = (marked or {}).get(kernel.name, True)
-        for machine in machines_for(sorted({*kernel.planned, *more}), runners, for_ci):
-            inputs, run = machine.inputs((tests or {}).get(kernel.name, "")), ""
-            if kernel.name not in built:
-                if tree is None or not tree.digests.keys() >= {*machine.variants}:
-                    continue
-                run, now = (
-                    tree.run,
-                    TestPass(tree_under_test(tree.digests, machine.variants), inputs),
-                )
-                if inputs and tree.passed.get(machine.name) == now:
-                    continue
-            limit = runners.limit(kernel.name, machine.backend)
-            test_legs.append(
-                TestLeg(
-                    kernel=kernel.name,
-                    path=kernel.path,
-                    name=machine.name,
-                    backend=machine.backend,
-                    system=machine.system,
-                    variants=machine.variants,
-                    runner=runs_on(machine.runner),
-                    timeout=min(limit.timeout_minutes or _MINUTES, max_job_minutes(machine.runner)),
-                    inputs=inputs,
-                    run=run,
-                )
-            )
-    return tuple(test_legs)
+        name, tree = kernel.name, trees.get(kernel.name)
+        more = tree.digests if tree is not None and name in whole else ()
+        facts = runners, tests.get(name, ""), (marked or {}).get(name, True)
+        for test in machine_tests(name, kernel.path, sorted({*kernel.planned, *more}), *facts):
+            if name in built:
+                planned.append(test)
+            elif tree is not None and tree.digests.keys() >= {*test.variants}:
+                now = TestPass(tree_under_test(tree.digests, test.variants), test.inputs)
+                if not test.inputs or tree.passed.get(test.name) != now:
+                    planned.append(replace(test, run=tree.run))
+    return tuple(planned)
 
 
 def tree_under_test(digests: Mapping[str, str], variants: Collection[str] = ()) -> str:

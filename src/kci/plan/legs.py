@@ -209,53 +209,52 @@ def make_plan(
     left_out: list[UnplannedVariant] = []
     skipped: list[SkippedVariant] = []
     for kernel in matrix.kernels:
-        placed, elsewhere, built, split = (
-            list[str](),
-            list[str](),
-            list[Assignment](),
-            list[Assignment](),
-        )
+        placed: dict[Key, Assignment] = {}
+        elsewhere: list[UnplannedVariant] = []
         for variant in kernel.each_once():
-            name = variant.name
-            key = kernel.name, name
-            item = assign_runner(
-                variant,
-                runners,
-                container=options.container,
-                kernel=kernel.name,
-                recorded=recorded.get(key),
-                size=options.sizes.get(key),
-            )
-            if not isinstance(item, Assignment):
-                left_out.append(item)
-                elsewhere.append(name)
-                continue
-            placed.append(name)
-            if key in options.skip:
-                skipped.append(SkippedVariant(*key, options.skip[key]))
+            key = kernel.name, variant.name
+            item = assign_runner(variant, runners, options, kernel.name, recorded.get(key))
+            if isinstance(item, Assignment):
+                placed[key] = item
             else:
-                (split if item.parts > 1 and options.split else built).append(item)
-        legs += group(kernel, built, options.grouping)
-        legs += [leg for item in split for leg in split_legs(kernel, item)]
+                elsewhere.append(item)
+        built = [item for key, item in placed.items() if key not in options.skip]
+        legs += group(kernel, [item for item in built if item.parts == 1], options.grouping)
+        legs += [leg for item in built if item.parts > 1 for leg in split_legs(kernel, item)]
+        skipped += [
+            SkippedVariant(*key, options.skip[key]) for key in placed if key in options.skip
+        ]
+        left_out += elsewhere
         prints = options.prints
-        fingerprints = (
-            None if prints is None else {name: prints[kernel.name, name] for name in placed}
+        kernels.append(
+            KernelPlan(
+                kernel.name,
+                kernel.path,
+                kernel.version,
+                tuple(name for _, name in placed),
+                None if prints is None else {key[1]: prints[key] for key in placed},
+                elsewhere=tuple(item.variant for item in elsewhere),
+            )
         )
-        facts = kernel.name, kernel.path, kernel.version, tuple(placed), fingerprints
-        kernels.append(KernelPlan(*facts, elsewhere=tuple(elsewhere)))
-    for index, leg in enumerate(legs if options.objects else ()):
+    callers, nothing = caller_count(len(kernels)), KeptObjects("", "")
+    for index, leg in enumerate(legs):
         # The link leg has all objects of a variant, so that changed parts find theirs.
-        if kept := options.objects.get((leg.kernel, leg.name if leg.part is None else leg.variant)):
-            legs[index] = replace(leg, objects_run=kept.run, objects_from=kept.artifact)
+        name = leg.name if leg.part is None else leg.variant
+        kept = options.objects.get((leg.kernel, name), nothing)
+        legs[index] = replace(
+            leg,
+            objects_run=kept.run,
+            objects_from=kept.artifact,
+            shard=shard_of(leg.kernel, callers),
+        )
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
-    callers = caller_count(len(kernels))
-    legs = (
-        [replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
-    )
     carried = {item.kernel for item in skipped if options.whole}
     untested = {
         item.name: why_untested(item.planned, runners, options.marked.get(item.name))
         for item in kernels
+    }
+    loads = {
+        str(item.backend) for kernel in matrix.kernels for item in kernel.variants if item.loads
     }
     return Plan(
         schema=1,
@@ -266,16 +265,7 @@ def make_plan(
         left_out=tuple(left_out),
         skipped=tuple(skipped),
         commit=options.commit,
-        loads=tuple(
-            sorted(
-                {
-                    str(item.backend)
-                    for kernel in matrix.kernels
-                    for item in kernel.variants
-                    if item.loads
-                }
-            )
-        ),
+        loads=tuple(sorted(loads)),
         tests=plan_tests(
             kernels, legs, runners, options.tests, options.trees, carried, options.marked
         ),
@@ -291,15 +281,12 @@ _CPUS, _MEMORY_GB = 4, 16
 def assign_runner(
     variant: Variant,
     runners: Runners,
-    *,
-    container: bool | str,
+    options: PlanOptions,
     kernel: str = "",
     recorded: int | None = None,
-    size: Size | None = None,
 ) -> Assignment | UnplannedVariant:
-    """The leg of a variant, or the reason for none; `recorded` are minutes, `size` its objects, if
-    known.
-    """
+    """The leg of a variant, or the reason for none; `recorded` are minutes, if known."""
+    size = options.sizes.get((kernel, variant.name))
     noarch = variant.kind is Kind.NOARCH
     machines = "noarch" if noarch else variant.backend
     unplanned = partial(UnplannedVariant, kernel, variant.name, variant.backend, variant.system)
@@ -322,7 +309,7 @@ def assign_runner(
     build = build or UNKNOWN_BUILD
     image = (
         build.image_for(system, text_of(variant.compute))
-        if container and compiled and not noarch
+        if options.container and compiled and not noarch
         else ""
     )
     limit = runners.limit(kernel, variant.backend)
@@ -364,7 +351,9 @@ def assign_runner(
         threads=compilers(),
         memory_gb=memory,
     )
-    parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and compiled else 1
+    parts = 1
+    if size is not None and compiled and options.split:
+        parts = min(limit.parts or 1, max(1, size.objects))
     return Assignment(variant, leg, build.setup, max_job_minutes(runner), parts)
 
 
@@ -388,7 +377,7 @@ def _not_compiled(backend: str, system: str, foreign: str) -> str:
 
 def image_of(variant: Variant, runners: Runners) -> str:
     """The image in which a variant's leg builds; empty for none."""
-    placed = assign_runner(variant, runners, container=True)
+    placed = assign_runner(variant, runners, PlanOptions())
     return placed.leg.image if isinstance(placed, Assignment) else ""
 
 
@@ -398,7 +387,7 @@ def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> s
     A text in place of `container` is what the repository variable KCI_CONTAINER replaces all images
     with.
     """
-    placed = assign_runner(variant, runners, container=container)
+    placed = assign_runner(variant, runners, PlanOptions(container=container))
     if not isinstance(placed, Assignment) or variant.kind is Kind.NOARCH:
         return ""
     return placed.leg.builder or (container if isinstance(container, str) else placed.leg.image)

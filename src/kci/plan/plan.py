@@ -356,14 +356,16 @@ def split(total: int, weights: Sequence[int]) -> list[int]:
     """Split a number by weights, with at least 1 and at most the weight for each positive
     weight.
     """
-    beyond = [max(0, weight - 1) for weight in weights]
-    rest = min(sum(beyond), max(0, total - sum(weight > 0 for weight in weights)))
-    whole = max(1, sum(beyond))
-    parts = [
-        min(1, weight) + rest * more // whole for weight, more in zip(weights, beyond, strict=True)
+    least = [min(1, weight) for weight in weights]
+    beyond = sum(weights) - sum(least)
+    rest = min(beyond, max(0, total - sum(least)))
+    shares = [
+        divmod(rest * (weight - one), max(1, beyond))
+        for weight, one in zip(weights, least, strict=True)
     ]
+    parts = [one + share for one, (share, _) in zip(least, shares, strict=True)]
     # Largest remainder first; ties by position.
-    order = sorted(range(len(weights)), key=lambda index: (-(rest * beyond[index] % whole), index))
-    for index in order[: rest - sum(rest * more // whole for more in beyond)]:
+    order = sorted(range(len(weights)), key=lambda index: -shares[index][1])
+    for index in order[: sum(least) + rest - sum(parts)]:
         parts[index] += 1
     return parts

@@ -9,15 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from kci.config.discovery import tree_place, tree_suppressions
-from kci.config.reader import Kernel
 from kci.config.values import Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
-from kci.plan.affected import Touch, clean_commit, only_affected, touched_since
-from kci.plan.budget import check_budget, check_time
+from kci.plan.affected import Touch, changes_since, clean_commit, only_affected, touched_by
+from kci.plan.budget import Estimate, check_budget, check_time, estimate
 from kci.plan.check import Progress, no_progress, split_faulty, split_without_component
 from kci.plan.durations import read_durations
-from kci.plan.estimates import Estimate, estimate, sizes
+from kci.plan.estimates import sizes
 from kci.plan.fingerprint import Fingerprints, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.kernel_inputs import KernelInputs
@@ -97,12 +96,13 @@ def plan_run(
     request = replace(_complete(request, workspace, matrix), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
+        changes = changes_since(Path(workspace.kernels[0].directory), request.affected)
         matrix, touches = only_affected(
-            workspace, matrix, request.choice, request.affected, container=request.container
+            workspace, matrix, request.choice, changes, container=request.container
         )
         names = {item.path: item.kernel for item in faulty}
         names |= {kernel.directory: kernel.build.name for kernel in workspace.kernels if bare}
-        touched = touched_since(names, workspace, request.affected)
+        touched = touched_by(changes, names, workspace)
         faulty = tuple(item for item in faulty if item.path in touched)
         bare = [item for item in bare if item.kernel in {names[path] for path in touched}]
     if request.fingerprints or request.published:
@@ -178,38 +178,28 @@ def _with_fingerprints(
     trees: SourceTrees,
     tested: Collection[str] = (),
 ) -> PlanRequest:
-    by_kernel: dict[str, Fingerprints] = {}
-
-    def source(kernel: Kernel) -> Fingerprints:
-        name = kernel.build.name
-        by_kernel[name] = Fingerprints(
-            kernel, trees.of(kernel.directory), workspace.settings.settings.inputs_of(name)
-        )
-        return by_kernel[name]
-
-    prints = fingerprints(
-        workspace.kernels, matrix, workspace.runners, container=request.container, source=source
-    )
+    kernels = {kernel.directory: kernel for kernel in workspace.kernels}
+    declared = workspace.settings.settings.inputs_of
+    sources = {
+        item.name: Fingerprints(kernels[item.path], trees.of(item.path), declared(item.name))
+        for item in matrix.kernels
+    }
+    runners, container = workspace.runners, request.container
+    prints = fingerprints(sources, matrix, runners, container)
     unchanged = unchanged_variants(prints, request.published)
     lacking = prints.keys() - unchanged.keys()
     if lacking and request.published and request.affected is not None:
         # The release tier may build a variant of this name with another torch.
-        kernels = [
-            kernel
-            for kernel in workspace.kernels
-            if kernel.build.name in {name for name, _ in lacking}
-        ]
-        loaded = workspace.with_kernels(kernels).matrix(
-            replace(request.choice, tier=str(Tier.RELEASE))
-        )
-        others = fingerprints(
-            kernels, loaded, workspace.runners, container=request.container, source=source
-        )
+        names = {name for name, _ in lacking}
+        others = workspace.with_kernels(
+            [kernel for kernel in workspace.kernels if kernel.build.name in names]
+        ).matrix(replace(request.choice, tier=str(Tier.RELEASE)))
+        released = fingerprints(sources, others, runners, container)
         also = unchanged_variants(
-            {key: others[key] for key in lacking & others.keys()}, request.published
+            {key: released[key] for key in lacking & released.keys()}, request.published
         )
-        unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
-    tests = {name: by_kernel[name].tests() for name in by_kernel}
+        unchanged, prints = unchanged | also, prints | {key: released[key] for key in also}
+    tests = {name: source.tests() for name, source in sources.items()}
     # What is tested again is in the tree of an earlier run, or is built.
     carried = {(name, variant) for name, tree in request.trees.items() for variant in tree.digests}
     skip = {key: why for key, why in unchanged.items() if key[0] not in tested or key in carried}

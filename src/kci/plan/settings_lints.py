@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, starmap
 from typing import Any, NamedTuple
 
 from kci.config.discovery import RepositorySettings
@@ -46,23 +47,6 @@ def lint_settings(
     )
 
 
-def label_malformed(subject: _Subject) -> Iterator[LintFinding]:
-    """KCI322: a label or group that no runner can have."""
-    for path, machine in subject.machines():
-        labels = [
-            ((*path, "labels", index), label) for index, label in enumerate(machine.labels or ())
-        ]
-        if machine.group is not None:
-            labels.append(((*path, "group"), machine.group))
-        for place, label in labels:
-            if not _LABEL.fullmatch(label):
-                message = f"{quoted(label[:60])} is not a runner label"
-                yield place, message, "letters, digits, spaces and `_ . - / :`, at most 256"
-
-
-_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re.ASCII)
-
-
 _OF_GITHUB = re.compile(r"(?:ubuntu|macos|windows)-\d[\d.]*(?:-arm|-intel)?")
 
 
@@ -81,51 +65,36 @@ def label_of_no_runner(subject: _Subject) -> Iterator[LintFinding]:
             if its == system and label not in hosted.short
         )
         for index, text in enumerate(machine.labels or ()):
-            label, place = text.lower(), (*path, "labels", index)
+            label, message = text.lower(), ""
+            its, short = hosted.labels.get(label, ""), hosted.short.get(label)
             if label in hosted.retired:
-                yield (
-                    place,
-                    f"GitHub has retired {quoted(label)}: its jobs fail, or wait forever",
-                    instead,
-                )
-            elif label in hosted.labels:
-                if hosted.labels[label] != system:
-                    yield (
-                        place,
-                        f"{quoted(label)} is a machine of {hosted.labels[label]}, not of {system}",
-                        instead,
-                    )
-                elif label in hosted.short and path[0] == "runners" and path[1] != "noarch":
-                    message = (
-                        f"a job on {quoted(label)} ends after {hosted.short[label]} minutes, and "
-                        "has no containers"
-                    )
-                    yield place, message, instead
-            elif _OF_GITHUB.fullmatch(label):
-                message = (
-                    f"GitHub has no hosted runner {quoted(text[:60])}: without a self-hosted one, "
-                    "jobs wait forever"
-                )
-                yield place, message, instead
+                message = f"GitHub has retired {quoted(label)}: its jobs fail, or wait forever"
+            elif its not in ("", system):
+                message = f"{quoted(label)} is a machine of {its}, not of {system}"
+            elif short and path[0] == "runners" and path[1] != "noarch":
+                message = f"a job on {quoted(label)} ends after {short} minutes, and "
+                message += "has no containers"
+            elif not its and _OF_GITHUB.fullmatch(label):
+                message = f"GitHub has no hosted runner {quoted(text[:60])}: without a self-hosted "
+                message += "one, jobs wait forever"
+            if message:
+                yield (*path, "labels", index), message, instead
 
 
 def unknown_kernel(subject: _Subject) -> Iterator[LintFinding]:
     """KCI326: a limit, overlay or inputs for an unknown kernel."""
-    if subject.kernels is None:
-        return
-    for key in ("limits", "overlay", "inputs"):
-        for index, entry in enumerate(getattr(subject.settings, key)):
-            if entry.kernel is not None and entry.kernel not in subject.kernels:
-                message = f"no kernel here is named {quoted(entry.kernel[:60])}"
-                yield (key, index, "kernel"), message, nearest(entry.kernel, subject.kernels)
-    named = subject.settings.publish.pull_request
-    for index, name in enumerate(() if isinstance(named, bool) else named):
-        if name not in subject.kernels:
-            yield (
-                ("publish", "pull-request", index),
-                f"no kernel here is named {name!r}",
-                nearest(name, subject.kernels),
-            )
+    settings, known = subject.settings, subject.kernels
+    places: list[tuple[KeyPath, str | None]] = [
+        ((key, index, "kernel"), entry.kernel)
+        for key in ("limits", "overlay", "inputs")
+        for index, entry in enumerate(getattr(settings, key))
+    ]
+    chosen = settings.publish.pull_request
+    for index, name in enumerate(() if isinstance(chosen, bool) else chosen):
+        places.append((("publish", "pull-request", index), name))
+    for place, named in places:
+        if known is not None and named is not None and named not in known:
+            yield place, f"no kernel here is named {quoted(named[:60])}", nearest(named, known)
 
 
 def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:
@@ -133,14 +102,9 @@ def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:
     for name in subject.settings.tiers:
         if name in list(Tier):
             message = f"`{name}` is a built-in tier: a custom tier needs another name"
-            yield (
-                ("tiers", name),
-                message,
-                f'for example `[tiers.my-{name}]` with `base = "{name}"`',
-            )
-        elif not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name, re.ASCII):
-            message = f"{quoted(name[:60])} cannot be a tier's name"
-            yield ("tiers", name), message, "lower-case letters, digits and dashes"
+            hint = f'for example `[tiers.my-{name}]` with `base = "{name}"`'
+            yield ("tiers", name), message, hint
+    yield from malformed(subject, "KCI328")
 
 
 def tier_unknown(subject: _Subject) -> Iterator[LintFinding]:
@@ -157,6 +121,7 @@ def tier_unknown(subject: _Subject) -> Iterator[LintFinding]:
 class _Value(Frozen, forbid_unknown_fields=True):
     at: tuple[str, ...]
     expected: str
+    rule: str = "KCI330"
     keys: bool = False
     pattern: str = ""
     least: float = -math.inf
@@ -176,15 +141,24 @@ class _ValueTable(Dated):
 _value_table = shipped("plan/data/settings-values.toml", _ValueTable)
 
 
-def value_impossible(subject: _Subject) -> Iterator[LintFinding]:
-    """KCI330: an impossible value of the right type: a cron line, commit, image or number."""
-    settings, wrong = subject.settings, list[tuple[KeyPath, str]]()
+def malformed(subject: _Subject, rule: str) -> Iterator[LintFinding]:
+    """A value that does not fit the pattern or range of its place; `rule` chooses the places."""
     for entry in _value_table().value:
         places = (found for at in entry.at for found in _places(subject.data, at.split(".")))
-        for place, value in places:
+        for place, value in places if entry.rule == rule else ():
             tested = place[-1] if entry.keys else value
             if not isinstance(tested, dict) and not entry.fits(tested):
-                wrong.append((place, entry.expected))
+                yield _must_be(place, entry.expected)
+
+
+def _must_be(place: KeyPath, expected: str) -> LintFinding:
+    return place, f"`{'.'.join(map(str, place))[:100]}` must be {expected}", ""
+
+
+def value_impossible(subject: _Subject) -> Iterator[LintFinding]:
+    """KCI330: an impossible value of the right type: a cron line, commit, image or number."""
+    yield from malformed(subject, "KCI330")
+    settings, wrong = subject.settings, list[tuple[KeyPath, str]]()
     for path, machine in subject.machines():
         if machine.labels == () and machine.group is None:
             wrong.append(((*path, "labels"), "at least one label"))
@@ -200,8 +174,7 @@ def value_impossible(subject: _Subject) -> Iterator[LintFinding]:
         )
     if cron is not None and (problem := cron_problem(cron)):
         wrong.append((("schedule", "cron"), problem))
-    for path, expected in wrong:
-        yield path, f"`{'.'.join(map(str, path))[:100]}` must be {expected}", ""
+    yield from starmap(_must_be, wrong)
 
 
 def _places(data: Any, path: Sequence[str]) -> Iterator[tuple[KeyPath, Any]]:
@@ -279,7 +252,7 @@ def _cron_values(part: str, allowed: range, names: list[str]) -> range:
 
 
 SETTINGS_LINTS: Lints[_Subject] = {
-    "KCI322": label_malformed,
+    "KCI322": partial(malformed, rule="KCI322"),
     "KCI323": label_of_no_runner,
     "KCI326": unknown_kernel,
     "KCI328": tier_name_taken,

@@ -76,9 +76,7 @@ class Choice(Frozen, kw_only=True):
         from kci.matrix.catalog.expressions import expression
         from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope
 
-        narrow = [by_scope(scopes)] if scopes else []
-        if self.systems or self.backends or self.only:
-            narrow.append(by_choice(systems=self.systems, backends=self.backends, only=self.only))
+        narrow = [by_scope(scopes), by_choice(self.systems, self.backends, self.only)]
         if self.where is not None:
             narrow.append(by_expression(expression(self.where, FIELDS)))
         return narrow
@@ -181,10 +179,8 @@ class Workspace(Frozen, dict=True):
 
         `read` returns the content of a file then, None if it was absent.
         """
-        raw, repository = (
-            read(self.settings.root / KCI_TOML),
-            RepositorySettings(root=self.settings.root),
-        )
+        root = self.settings.root
+        raw, repository = read(root / KCI_TOML), RepositorySettings(root=root)
         if raw is not None:
             document = parse_document(raw, KCI_TOML)
             repository = replace(
@@ -193,11 +189,7 @@ class Workspace(Frozen, dict=True):
         name = self.catalog_name or repository.catalog
         file = Path(name) if name is not None and name not in editions() else None
         old = read(file) if file is not None else None
-        if (
-            file is not None
-            and old is None
-            and file.resolve().is_relative_to(self.settings.root.resolve())
-        ):
+        if file and old is None and file.resolve().is_relative_to(root.resolve()):
             raise FindingsError(f"the catalog {name} did not exist")
         rows = load_catalog(name) if old is None else catalog_of(parse_document(old, str(name)))
         return replace(
@@ -334,25 +326,21 @@ def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
         return list(arguments), {}
     paths: list[str] = []
     scopes: dict[str, list[str]] = {}
-    everything: set[str] = set()
     for argument in arguments:
         path, bracket, names = argument.removesuffix("]").rpartition("[")
+        backends: Sequence[str] = [name.strip() for name in names.split(",")]
         if not (argument.endswith("]") and bracket) or Path(argument).is_dir():
-            paths.append(argument)
-            everything.update(find_kernels([argument]))
-            continue
-        backends = [name.strip() for name in names.split(",")]
+            path, backends = argument, BACKENDS
         for name in backends:
             if name not in BACKENDS:
                 raise UsageError(
                     f"{argument}: {name!r} is not a backend", hint=nearest(name, BACKENDS)
                 )
         paths.append(path or ".")
-        for directory in find_kernels([path or "."]):
+        for directory in find_kernels(paths[-1:]):
             scopes[directory] = list(dict.fromkeys([*scopes.get(directory, []), *backends]))
-    return paths, {
-        directory: names for directory, names in scopes.items() if directory not in everything
-    }
+    every = len(BACKENDS)
+    return paths, {place: names for place, names in scopes.items() if len(names) < every}
 
 
 def tier_errors(settings: RepositorySettings) -> list[Diagnostic]:

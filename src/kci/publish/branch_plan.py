@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,13 +64,11 @@ class Release(Frozen):
     files: dict[str, LocalFile]
     card: LocalFile | None
 
-    @property
-    def variants(self) -> frozenset[str]:
-        return frozenset(entry.variant for entry in self.manifest.present)
-
-    @property
-    def metadata_files(self) -> list[LocalFile]:
-        return [self.files[f"{FOLDER}{name}/{METADATA_NAME}"] for name in sorted(self.variants)]
+    def metadata(self) -> Iterator[Metadata]:
+        """That of each variant."""
+        for entry in self.manifest.present:
+            file = self.files[f"{FOLDER}{entry.variant}/{METADATA_NAME}"]
+            yield metadata.decode(file.content())
 
 
 def read_release(
@@ -82,6 +80,15 @@ def read_release(
     for a link.
     """
     manifest = _read_complete_manifest(tree)
+    for entry in sorted(tree.iterdir()):
+        known = entry.name in TOP_ENTRIES or is_bytecode(entry.name)
+        if not known and not is_variant_dir(entry):
+            raise FindingsError(
+                f"not published, {tree} is not a merged tree: it holds {entry.name!r}"
+            )
+    for name, why in manifest.unloaded.items():
+        message = f"not published, {name} in {tree} is not loaded: {why}"
+        raise rule_error("KCI786", message, tree, hint=rules()["KCI786"].fix)
     findings = verify(tree, kernel=sources)
     if errors := errors_in(findings):
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
@@ -96,15 +103,15 @@ def read_release(
                 f"not published, {file.path} is not a plain file", "merge the tree again"
             )
         inside[file.name] = local_file(file.path)
-    for entry in manifest.present:
-        prefix = f"{entry.variant}/"
+    for variant, digest in manifest.digests.items():
+        prefix = f"{variant}/"
         hashes = {
-            name.removeprefix(prefix): inside[name].sha256
-            for name in inside
+            name.removeprefix(prefix): file.sha256
+            for name, file in inside.items()
             if name.startswith(prefix)
         }
-        if directory_digest(hashes) != entry.digest:
-            raise _changed_error(tree / entry.variant)
+        if directory_digest(hashes) != digest:
+            raise _changed_error(tree / variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
     for path in companion(sources, BENCHMARKS).glob("benchmark*.py") if sources else ():
         if path.is_file() and not path.is_symlink():
@@ -118,33 +125,18 @@ def _read_complete_manifest(tree: Path) -> Manifest:
             f"{tree} does not exist", "`kci merge` makes one, and `kci run` all of it"
         )
     manifest = read_manifest(tree)
+    unknown = "it is unknown whether it is complete"
     if not manifest:
-        message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
-        raise rule_error("KCI811", message, tree, hint="merge its variants with `kci merge --plan`")
-    for entry in sorted(tree.iterdir()):
-        if (
-            entry.name not in TOP_ENTRIES
-            and not is_variant_dir(entry)
-            and not is_bytecode(entry.name)
-        ):
-            raise FindingsError(
-                f"not published, {tree} is not a merged tree: it holds {entry.name!r}"
-            )
-    if manifest.planned is None:
-        message = (
-            f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
-        )
-        raise rule_error(
-            "KCI811", message, tree, hint="merge with --plan, from `kci plan --format json`"
-        )
-    if manifest.missing or not manifest.complete:
-        names = first_of(manifest.missing, 3) or "something that was planned"
-        message = f"not published, {tree} lacks {names}"
-        raise rule_error("KCI811", message, tree, hint="build what is missing and merge it in")
-    for name, why in manifest.unloaded.items():
-        message = f"not published, {name} in {tree} is not loaded: {why}"
-        raise rule_error("KCI786", message, tree, hint=rules()["KCI786"].fix)
-    return manifest
+        lacks, hint = f"has no {FILE_NAME}: {unknown}", "merge its variants with `kci merge --plan`"
+    elif manifest.planned is None:
+        lacks = f"was merged without a plan: {unknown}"
+        hint = "merge with --plan, from `kci plan --format json`"
+    elif manifest.missing or not manifest.complete:
+        lacks = f"lacks {first_of(manifest.missing, 3) or 'something that was planned'}"
+        hint = "build what is missing and merge it in"
+    else:
+        return manifest
+    raise rule_error("KCI811", f"not published, {tree} {lacks}", tree, hint=hint)
 
 
 def local_file(path: Path) -> LocalFile:
@@ -164,9 +156,7 @@ def plain_page(release: Release, repo_id: str, branch: str) -> LocalFile:
         repo_id=repo_id,
         at=f"version={made.version}" if branch == f"v{made.version}" else f'revision="{branch}"',
         backends=sorted({entry.backend for entry in made.present}),
-        license=next(
-            (metadata.decode(file.content()).license for file in release.metadata_files), ""
-        ),
+        license=next((item.license for item in release.metadata()), ""),
         variants=[entry.variant for entry in made.present],
         mark=_PLAIN,
     )
@@ -213,18 +203,34 @@ class BranchChanges(Frozen):
         return not (self.added or self.changed or self.deleted)
 
 
+class ReplacementPolicy(Frozen):
+    """The decisions about a branch that hold before it is read."""
+
+    expected: frozenset[str] | None = None
+    """Variants that the kernel should have; None if it is not known."""
+    prune: bool = False
+    """True if others outside of the tree are removed."""
+    leave_out: StaleVariants = StaleVariants.ASK
+    older: bool = False
+    """True if the tree may be older than what it replaces."""
+    sources: Path | None = None
+    """The kernel's directory, whose repository orders commits."""
+
+
 class BranchGoal(Frozen):
     """The goal of one branch."""
 
     branch: str
     files: Mapping[str, LocalFile]
-    variants: frozenset[str] = frozenset()
-    """Variants whose directories are replaced as a whole."""
-    expected: frozenset[str] | None = None
-    """Variants that the kernel should have; others outside of the tree are removed. None removes
-    none."""
-    version: int = MAIN_VERSION
+    release: Release | None = None
+    """The tree, whose variants' directories are replaced as a whole; None for a front page
+    alone."""
+    terms: ReplacementPolicy = ReplacementPolicy()
     removed: frozenset[str] = frozenset()
+
+    @property
+    def variants(self) -> frozenset[str]:
+        return frozenset(self.release.manifest.digests if self.release else ())
 
     def changes(
         self, remote_files: Mapping[str, HubFile], *, inherited: bool = False
@@ -235,10 +241,9 @@ class BranchGoal(Frozen):
         another version.
         """
         others = variants_on(remote_files) - self.variants
-        removed = (
-            others if inherited else others - self.expected if self.expected is not None else set()
-        )
-        removed |= others & self.removed
+        removed = others if inherited else others & self.removed
+        if self.terms.prune and self.terms.expected is not None:
+            removed |= others - self.terms.expected
         here, there = self.files.keys(), remote_files.keys()
         same = {path for path in here & there if same_content(remote_files[path], self.files[path])}
         owned = {
@@ -306,39 +311,31 @@ def same_content(remote: HubFile, local: LocalFile) -> bool:
     )
 
 
-class ReplacementPolicy(Frozen):
-    """The decisions about a branch that hold before it is read."""
-
-    expected: frozenset[str] | None = None
-    prune: bool = False
-    leave_out: StaleVariants = StaleVariants.ASK
-    older: bool = False
-    """True if the tree may be older than what it replaces."""
-    sources: Path | None = None
-    """The kernel's directory, whose repository orders commits."""
-
-
 class BranchReplacement(Frozen):
     """A check of a tree against the branch that it replaces."""
 
+    goal: BranchGoal
     release: Release
-    terms: ReplacementPolicy
     place: str
     remote_files: Mapping[str, HubFile]
     read: Callable[[str], bytes]
     log: Log
 
-    def resolve_variants(self, goal: BranchGoal, changes: BranchChanges) -> BranchGoal:
+    @property
+    def version(self) -> int:
+        return self.release.manifest.version
+
+    def resolve_variants(self, kept_variants: Collection[str]) -> BranchGoal:
         """The goal with the variants to remove.
 
         FindingsError for another version (KCI813), undecided variants (KCI814) or newer ones
         (KCI815).
         """
-        self._require_version(goal)
+        self._require_version()
         before = self._manifest()
-        if before and before.version == goal.version:
+        if before and before.version == self.version:
             self._require_newer(before)
-        return replace(goal, removed=self._left_out(changes.kept_variants))
+        return replace(self.goal, removed=self._left_out(kept_variants))
 
     def version_there(self, default: int) -> int:
         """The version that is on the branch, or the default."""
@@ -348,15 +345,15 @@ class BranchReplacement(Frozen):
     def _manifest(self) -> Manifest | None:
         return self._read(f"{FOLDER}{FILE_NAME}", lambda data: decode_json(data, Manifest))
 
-    def _require_version(self, goal: BranchGoal) -> None:
-        if branch_version(goal.branch) == goal.version:
+    def _require_version(self) -> None:
+        if branch_version(self.goal.branch) == self.version:
             return
-        version = self.version_there(goal.version)
-        if version != goal.version:
+        version = self.version_there(self.version)
+        if version != self.version:
             kernel = self.release.manifest.kernel
             message = (
                 f"{self.place} has version {version} of {kernel}, and the tree is version "
-                f"{goal.version}"
+                f"{self.version}"
             )
             hint = (
                 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` '
@@ -386,14 +383,14 @@ class BranchReplacement(Frozen):
             f"{self.place} is newer than the tree: {what} would be replaced by builds from "
             f"{_source(new)}"
         )
-        if not self.terms.older:
+        if not self.goal.terms.older:
             raise rule_error(
                 "KCI815", message, hint="publish a newer tree; to go back to this one, pass --older"
             )
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
-        sources = self.terms.sources
+        sources = self.goal.terms.sources
         if sources and new.commit and old.commit:
             if identity.is_ancestor(sources, new.commit, old.commit):
                 return True
@@ -406,13 +403,9 @@ class BranchReplacement(Frozen):
         )
 
     def _left_out(self, kept_variants: Collection[str]) -> frozenset[str]:
-        expected, version = self.terms.expected, self.release.manifest.version
+        expected = self.goal.terms.expected
         names = [name for name in kept_variants if expected is None or name in expected]
-        own = {
-            (version, metadata.decode(file.content()).unique)
-            for file in self.release.metadata_files
-            if names
-        }
+        own = {(self.version, item.unique) for item in self.release.metadata() if names}
         found = {name: self._metadata(name) for name in names}
         stale = frozenset(
             name
@@ -425,7 +418,7 @@ class BranchReplacement(Frozen):
             f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree "
             f"leaves out: {first_of(sorted(stale), _SHOWN)}"
         )
-        match self.terms.leave_out:
+        match self.goal.terms.leave_out:
             case StaleVariants.REMOVE:
                 self.log(f"{message}; removed, as it was decided")
                 return stale

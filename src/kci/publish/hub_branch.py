@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import email.utils
-import enum
 import importlib
 import os
 import re
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from kci.errors import FindingsError, KciError, first_line_of, without_secrets
 from kci.publish.branch_plan import LocalFile
-from kci.publish.hub import HubFile, TokenSource, hub_client, listed_files
+from kci.publish.hub import HubFile, TokenSource, hub_client
 from kci.utils.bounded_json import read_bounded
 from kci.utils.frozen import Frozen
 
@@ -32,24 +31,15 @@ _PROPOSAL = re.compile(r"refs/pr/\d{1,9}").fullmatch
 _Answer = TypeVar("_Answer")
 
 
-class Obstacle(enum.StrEnum):
-    """The kind of a failed request."""
-
-    REFUSED = "refused"
-    MOVED = "moved"
-    BUSY = "busy"
-    """Another commit is being written, or the rate limit applies."""
-    UNCLEAR = "unclear"
-    """No answer or a server error: the commit may be there."""
-
-
 class HubAnswerError(Exception):
-    """A request that the Hub did not carry out."""
+    """A request that the Hub did not carry out, or may have carried out."""
 
-    def __init__(self, obstacle: Obstacle, message: str, wait: float | None = None) -> None:
+    def __init__(self, message: str, *, refused: bool = False, wait: float | None = None) -> None:
         super().__init__(message)
-        self.obstacle = obstacle
         self.message = message
+        self.refused = refused
+        """False if the same may be accepted later: the Hub is busy, the branch has moved, or the
+        commit may be there."""
         self.wait = wait
         """Seconds to wait before the next request."""
 
@@ -70,8 +60,17 @@ class HubKernel(Frozen):
 
     def files(self, commit: str) -> dict[str, HubFile]:
         """The files of a commit, by path."""
-        listing = self._ask(lambda api: listed_files(api, self.repo_id, commit))
-        return {file.path: file for file in listing}
+        return self._ask(
+            lambda api: {
+                item.path: HubFile(
+                    item.path, item.size, item.lfs.sha256 if item.lfs else None, item.blob_id
+                )
+                for item in api.list_repo_tree(
+                    self.repo_id, recursive=True, revision=commit, repo_type="kernel"
+                )
+                if hasattr(item, "size")
+            }
+        )
 
     def read(self, commit: str, path: str) -> bytes:
         """The content of a small file."""
@@ -107,7 +106,7 @@ class HubKernel(Frozen):
             return "; ".join(str(error.get("message")) for error in errors)
 
         if problem := self._ask(ask):
-            raise HubAnswerError(Obstacle.REFUSED, problem[:300])
+            raise HubAnswerError(problem[:300], refused=True)
 
     def commit(
         self,
@@ -194,7 +193,7 @@ def _answer(error: Exception, repo_id: str) -> Exception:
     )
     if response is None:
         if any(map(_is_lost, chain)):
-            return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {reason[:300]}")
+            return HubAnswerError(f"no answer: {reason[:300]}")
         own = ", ".join(sorted(filter(_SETTINGS.fullmatch, os.environ)))
         hint = (
             f"set here, and asked by the client: {own}"
@@ -203,12 +202,13 @@ def _answer(error: Exception, repo_id: str) -> Exception:
         )
         return FindingsError(f"{repo_id} cannot be asked: {reason[:300]}", hint)
     status = int(response.status_code)
-    known = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY}
-    obstacle = known.get(
-        status, Obstacle.UNCLEAR if status == 408 or status >= 500 else Obstacle.REFUSED
-    )
     message = f"{status}: {reason[:300]}{_WHY.get(status, '').format(repo_id)}"
-    return HubAnswerError(obstacle, message, _wait(response.headers, reason))
+    refused = status < 500 and status not in _PASSING
+    return HubAnswerError(message, refused=refused, wait=_wait(response.headers))
+
+
+_PASSING = (408, 409, 412, 429)
+"""No answer in time, another commit is being written or has moved the branch, the rate limit."""
 
 
 _WHY = {
@@ -219,14 +219,8 @@ _WHY = {
 }
 
 
-_IN_WORDS = re.compile(
-    r"\bin (?:about |approximately )?(an?|\d{1,6}) (second|minute|hour)s?\b", re.IGNORECASE
-)
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600}
-
-
-def _wait(headers: Mapping[str, str], reason: str) -> float | None:
-    # `Retry-After: 7` or a date, `RateLimit: "api";r=0;t=7`, or `retry in about 1 hour`
+def _wait(headers: Mapping[str, str]) -> float | None:
+    # `Retry-After: 7` or a date, or `RateLimit: "api";r=0;t=7`
     after = headers.get("retry-after", "").strip()
     for value in (after, *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
         if re.fullmatch(r"\d{1,9}", value, re.ASCII):
@@ -234,9 +228,4 @@ def _wait(headers: Mapping[str, str], reason: str) -> float | None:
     with suppress(ValueError):
         date = email.utils.parsedate_to_datetime(after)
         return max((date - datetime.datetime.now(date.tzinfo)).total_seconds(), 0.0)
-    match = _IN_WORDS.search(reason)
-    return (
-        float(int(match[1]) if match[1].isdecimal() else 1) * _SECONDS[match[2].lower()]
-        if match
-        else None
-    )
+    return None

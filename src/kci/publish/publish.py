@@ -16,7 +16,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kci.config.discovery import settings_of_tree
-from kci.config.settings import Publish
 from kci.config.sources.card import CARD, card_files, render_card
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
@@ -37,12 +36,13 @@ from kci.publish.branch_plan import (
     read_release,
 )
 from kci.publish.hub import HubFile, publisher_access, reader_access
-from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
+from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel
 from kci.publish.targets import HubBranch, endpoint, target_of
 from kci.utils.atomic import Log
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
+_NO_TERMS = ReplacementPolicy()
 ATTEMPTS = 8
 _MAX_WAIT_SECONDS = 300.0
 """Seconds of the longest wait; beyond it the next run tries again."""
@@ -77,13 +77,12 @@ class Publisher(Frozen):
     propose: bool = False
     log: Log = lambda _line: None
     wait: Callable[[float], None] = time.sleep
-    attempts: int = ATTEMPTS
 
     def publish(
         self,
         release: Release,
         branch: str,
-        terms: ReplacementPolicy | None = None,
+        terms: ReplacementPolicy = _NO_TERMS,
         *,
         mirror: bool = False,
     ) -> list[PublishedBranch]:
@@ -93,8 +92,6 @@ class Publisher(Frozen):
         FindingsError if the target refuses, another one interferes (KCI812), or `BranchReplacement`
         does.
         """
-        terms = terms or ReplacementPolicy()
-        expected = terms.expected if terms.prune else None
         front = release.card
         if not front and not self.propose:
             self.log(
@@ -104,18 +101,18 @@ class Publisher(Frozen):
             front = plain_page(release, self.name, branch)
         card = {README: front} if front else {}
         self._require_page(release.card)
-        manifest, replacement = release.manifest, (release, terms)
+        manifest = release.manifest
         version = f"{manifest.kernel} version {manifest.version}"
         title = f"{version}: {count(len(manifest.present), 'variant')} (kci)"
-        goal = BranchGoal(branch, release.files, release.variants, expected, manifest.version)
+        goal = BranchGoal(branch, release.files, release, terms)
         main = replace(goal, branch=MAIN, files={**release.files, **card})
         if branch == MAIN:
-            return [self.commit_goal(main, title, replacement)]
+            return [self.commit_goal(main, title)]
         if mirror:  # what would be refused there is refused before anything is written
-            replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
-        branches = [self.commit_goal(goal, title, replacement)]
+            replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "")
+        branches = [self.commit_goal(goal, title)]
         if mirror:
-            branches.append(self.commit_goal(main, title, replacement))
+            branches.append(self.commit_goal(main, title))
         elif card:
             branches.append(self.commit_goal(BranchGoal(MAIN, card), f"Card of {version} (kci)"))
         return branches
@@ -126,7 +123,7 @@ class Publisher(Frozen):
         try:
             self.target.check_page(card.content().decode())
         except HubAnswerError as answer:
-            if answer.obstacle is Obstacle.REFUSED:
+            if answer.refused:
                 message = f"{self.name} would refuse the front page: {answer.message}"
                 raise FindingsError(
                     message, f"correct {card.path}; nothing was published"
@@ -135,19 +132,14 @@ class Publisher(Frozen):
                 f"{self.name} does not say whether it accepts the front page: {answer.message}"
             )
 
-    def commit_goal(
-        self,
-        goal: BranchGoal,
-        message: str,
-        replacement: tuple[Release, ReplacementPolicy] | None = None,
-    ) -> PublishedBranch:
+    def commit_goal(self, goal: BranchGoal, message: str) -> PublishedBranch:
         """Commit a goal to its branch and keep other files; FindingsError if the target refuses or
         does not answer.
         """
-        before: dict[str, HubFile] | None = None
+        before: dict[str, HubFile] = {}
         sent: BranchChanges | None = None
-        problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
-        for attempt in range(self.attempts):
+        problem = HubAnswerError("no answer")
+        for attempt in range(1 if self.dry_run else ATTEMPTS):
             if attempt:
                 seconds = min(2.0**attempt, 60.0) if problem.wait is None else problem.wait
                 if seconds > _MAX_WAIT_SECONDS:
@@ -155,19 +147,19 @@ class Publisher(Frozen):
                 self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
                 self.wait(seconds)
             try:
-                head, remote_files, final_goal, changes = self._compare(goal, replacement)
+                head, remote_files, final_goal, changes = self._compare(goal)
                 if not head and not self.dry_run:
                     self._create_branch(goal.branch)
-                    head, remote_files, final_goal, changes = self._compare(goal, replacement)
+                    head, remote_files, final_goal, changes = self._compare(goal)
                 if changes.empty:
-                    state = PublishState.UNCHANGED if sent is None else PublishState.PUBLISHED
+                    state = PublishState.PUBLISHED if sent else PublishState.UNCHANGED
                     return PublishedBranch(goal.branch, state, head, sent or changes)
                 if self.dry_run:
                     return PublishedBranch(goal.branch, PublishState.WOULD_PUBLISH, head, changes)
                 if self.propose and (proposal := self._proposal(final_goal, changes)):
                     return proposal
                 part = final_goal.part(remote_files)
-                if before is not None and part != before:
+                if sent and part != before:
                     other = min(
                         path
                         for path in before.keys() | part.keys()
@@ -183,13 +175,13 @@ class Publisher(Frozen):
                 )
                 return self._confirm(final_goal, commit, changes)
             except HubAnswerError as answer:
-                if answer.obstacle is Obstacle.REFUSED:
+                if answer.refused:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", _HINT) from answer
                 problem = answer
         what = (
             "cannot be read"
             if self.dry_run
-            else f"did not accept the commit in {self.attempts} attempts"
+            else f"did not accept the commit in {ATTEMPTS} attempts"
         )
         message, when = f"{self.name} {what}: {problem.message}", "later"
         if (seconds := problem.wait or 0.0) > _MAX_WAIT_SECONDS:
@@ -209,7 +201,7 @@ class Publisher(Frozen):
         try:
             self.target.create_branch(branch)
         except HubAnswerError as answer:
-            if not self.propose or answer.obstacle is not Obstacle.REFUSED:
+            if not self.propose or not answer.refused:
                 raise
             hint = (
                 f"make it first, as an account that may write to {self.name}; a pull request is "
@@ -221,7 +213,7 @@ class Publisher(Frozen):
         self.log(f"{self.name}: made the branch {branch}")
 
     def _compare(
-        self, goal: BranchGoal, replacement: tuple[Release, ReplacementPolicy] | None
+        self, goal: BranchGoal
     ) -> tuple[str, dict[str, HubFile], BranchGoal, BranchChanges]:
         # A branch without a commit of its own has what the main one has: a killed kci leaves such a
         # branch too
@@ -235,18 +227,18 @@ class Publisher(Frozen):
             goal = replace(
                 goal, files={path: file for path, file in goal.files.items() if file is not page}
             )
-        if not replacement:
+        if not (release := goal.release):
             return head, remote_files, goal, goal.changes(remote_files)
         check = BranchReplacement(
-            *replacement, f"{self.name}@{goal.branch}", remote_files, read, self.log
+            goal, release, f"{self.name}@{goal.branch}", remote_files, read, self.log
         )
         # The main branch may be at the commit of a version: what is of this version is the branch's
         # own.
         at_main = goal.branch != MAIN and at == heads.get(MAIN)
-        inherited = at_main and check.version_there(MAIN_VERSION) != goal.version
+        inherited = at_main and check.version_there(MAIN_VERSION) != check.version
         changes = goal.changes(remote_files, inherited=inherited)
-        if not inherited and (not changes.empty or check.terms.leave_out is StaleVariants.REMOVE):
-            goal = check.resolve_variants(goal, changes)
+        if not inherited and (not changes.empty or goal.terms.leave_out is StaleVariants.REMOVE):
+            goal = check.resolve_variants(changes.kept_variants)
             changes = goal.changes(remote_files)
         return head, remote_files, goal, changes
 
@@ -310,7 +302,8 @@ def publish_tree(
     """
     workspace = request.workspace
     kernel = workspace.only_kernel() if workspace else None
-    release = read_release(request.tree, Path(kernel.directory) if kernel else None, report)
+    sources = Path(kernel.directory) if kernel else None
+    release = read_release(request.tree, sources, report)
     name, version = release.manifest.kernel, release.manifest.version
     build = kernel.build if kernel else None
     if build and (build.name, build.general.version) != (name, version):
@@ -332,27 +325,18 @@ def publish_tree(
     target = target_of(
         name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch
     )
-    terms = _terms(request, settings, release)
+    leave_out, expected = request.leave_out or settings.leave_out, None
+    if workspace:
+        expected = frozenset(variant.name for variant in workspace.matrix().kernels[0].variants)
+    elif settings.prune or leave_out is StaleVariants.REMOVE:
+        hint = f"name the directory of {name} with --kernel"
+        raise UsageError("removing variants needs to know which ones the kernel should have", hint)
+    terms = ReplacementPolicy(expected, settings.prune, leave_out, request.older, sources)
     access = reader_access() if request.dry_run else publisher_access(target.repo_id)
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    propose, attempts = (
-        request.create_pr or settings.proposes(name),
-        1 if request.dry_run else ATTEMPTS,
-    )
-    publisher = Publisher(hub, target.repo_id, request.dry_run, propose, log, attempts=attempts)
+    propose = request.create_pr or settings.proposes(name)
+    publisher = Publisher(hub, target.repo_id, request.dry_run, propose, log)
     branches = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, branches, request.dry_run)
-
-
-def _terms(request: PublishRequest, settings: Publish, release: Release) -> ReplacementPolicy:
-    prune, leave_out = settings.prune, request.leave_out or settings.leave_out
-    expected = sources = None
-    if workspace := request.workspace:
-        expected = frozenset(variant.name for variant in workspace.matrix().kernels[0].variants)
-        sources = Path(workspace.only_kernel().directory)
-    elif prune or leave_out is StaleVariants.REMOVE:
-        hint = f"name the directory of {release.manifest.kernel} with --kernel"
-        raise UsageError("removing variants needs to know which ones the kernel should have", hint)
-    return ReplacementPolicy(expected, prune, leave_out, request.older, sources)

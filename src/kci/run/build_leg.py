@@ -15,6 +15,7 @@ from kci.builders.process.container import (
     ContainerBuild,
     build_command,
     choose_image,
+    named_image,
     run_in_container,
 )
 from kci.builders.process.run import Log
@@ -32,7 +33,7 @@ from kci.errors import (
     UsageError,
     first_error,
 )
-from kci.matrix.variants import Variant
+from kci.matrix.variants import ObjectUse, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
@@ -79,6 +80,16 @@ class LegRequest(Frozen, kw_only=True):
         name, attempt = self.kernel.build.name, self.options.attempt
         return VariantFailure(
             name, leg, self.variant.name, attempt, reason, replay[:4000], unfinished
+        )
+
+    def record(self, builder: str, seconds: float, objects: ObjectUse | None = None) -> LegRecord:
+        """The record of the directory that was built."""
+        return replace(
+            leg_for(self.directory, system=self.variant.system, builder=builder),
+            attempt=self.options.attempt,
+            run=self.options.run,
+            seconds=round(seconds, 1),
+            objects=objects,
         )
 
     def for_builder(
@@ -133,13 +144,7 @@ def make_variant_dir(
             Path(directory).chmod(0o755)
         replacement.commit()
         # still locked: a waiting build would replace what is read here
-        return replace(
-            leg_for(final, system=variant.system, builder=built.builder),
-            attempt=options.attempt,
-            run=options.run,
-            seconds=round(built.seconds, 1),
-            objects=built.objects,
-        )
+        return request.record(built.builder, built.seconds, built.objects)
 
 
 def check_replaceable(place: Path, kernel: str) -> None:
@@ -206,13 +211,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     if artifact:
         return BuiltLeg(directory, read_leg(artifact), artifact)
     builder = choose_builder(options.builder, variant)
-    record = replace(
-        leg_for(directory, system=variant.system, builder=builder),
-        attempt=options.attempt,
-        run=options.run,
-        seconds=round(time.monotonic() - began, 1),
-    )
-    return BuiltLeg(directory, record, None)
+    return BuiltLeg(directory, request.record(builder, time.monotonic() - began), None)
 
 
 def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
@@ -256,10 +255,8 @@ def _refuse_errors(findings: Sequence[Diagnostic], subject: str, hint: str) -> N
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     """List the shell lines of `build_leg` without running them."""
-    container = request.options.container
     own = image_of(request.variant, workspace.runners)
-    image = {"none": None, "auto": own or None}.get(container, container)
-    if image is not None:
+    if image := named_image(request.options.container, own):
         return [shlex.join(build_command(_in_container(request, image)))]
     return plan_commands(request.for_builder())
 

@@ -5,12 +5,12 @@ packed.
 from __future__ import annotations
 
 import shutil
-import tarfile
 from pathlib import Path
 
 from kci.plan.plan import Plan
 from kci.tree.identity import directory_digest, file_hashes
-from kci.tree.manifest import FILE_NAME, Manifest, read_manifest
+from kci.tree.manifest import Manifest, manifest_paths, read_manifest
+from kci.utils.archive import add_file, written_archive
 from kci.utils.walk import is_bytecode, walk
 
 
@@ -19,15 +19,14 @@ def is_judged(tree: Path, digest: str) -> bool:
     if not digest:
         return True
     manifest = read_manifest(tree)
-    if (
-        not manifest
-        or manifest.digest != digest
-        or any(is_bytecode(file.name) for file in walk(tree))
-    ):
-        return False
-    return all(
-        directory_digest(file_hashes(tree / name)) == known
-        for name, known in manifest.digests.items()
+    return (
+        manifest is not None
+        and manifest.digest == digest
+        and not any(is_bytecode(file.name) for file in walk(tree))
+        and all(
+            directory_digest(file_hashes(tree / name)) == known
+            for name, known in manifest.digests.items()
+        )
     )
 
 
@@ -47,22 +46,13 @@ def make_room(into: Path, planned: Plan | None) -> None:
 
 def find_manifests(into: Path) -> dict[Path, Manifest]:
     """The manifests of one tree, or of the trees of several kernels."""
-    single = into / FILE_NAME
-    paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
-    manifests = {path: read_manifest(path.parent) for path in paths}
+    manifests = {path: read_manifest(path.parent) for path in manifest_paths(into)}
     return {path: manifest for path, manifest in manifests.items() if manifest}
 
 
 def pack(into: Path, tar: Path) -> None:
     """Pack a tree reproducibly: sorted, without times and owners."""
-    with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted(into.rglob("*")):
-            info = archive.gettarinfo(path, path.relative_to(into).as_posix())
-            info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
-            if info.isfile():
-                info.mode = 0o755 if info.mode & 0o100 else 0o644
-                with path.open("rb") as stream:
-                    archive.addfile(info, stream)
-            elif info.isdir():
-                info.mode = 0o755
-                archive.addfile(info)
+    with written_archive(tar, zstd=False) as archive:
+        for file in walk(into):
+            if file.regular:
+                add_file(archive, file.name, file.path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from kci.builders.process.run import Log
@@ -22,25 +21,17 @@ class HostedDisk(Dated):
     directories: tuple[str, ...]
 
 
-def make_room(need: int, log: Log, environ: Mapping[str, str] = os.environ) -> bool:
-    """Free gigabytes for a container image by removing tools; only on a GitHub-hosted runner.
-
-    True if they are free.
-    """
+def make_room(need: int, log: Log) -> None:
+    """Free gigabytes for a container image by removing tools; only on a GitHub-hosted runner."""
     store = next(place for place in _STORES if Path(place).exists())
-    if _free(store) >= need:
-        return True
-    hosted = environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
-    for directory in (
-        shipped("run/data/hosted-disk.toml", HostedDisk)().directories if hosted else ()
-    ):
-        if Path(directory).is_dir():
+    hosted = os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
+    tools = shipped("run/data/hosted-disk.toml", HostedDisk)().directories if hosted else ()
+    for directory in filter(os.path.isdir, tools):
+        if _free(store) < need:
             subprocess.run(["sudo", "rm", "-rf", "--", directory], check=False)
             log(f"removed {directory}: {_free(store)} GB are free now")
-        if _free(store) >= need:
-            return True
-    log(f"::warning::{_free(store)} GB of disk are free in {store}, and this leg needs {need}")
-    return False
+    if (free := _free(store)) < need:
+        log(f"::warning::{free} GB of disk are free in {store}, and this leg needs {need}")
 
 
 def _free(place: str) -> int:

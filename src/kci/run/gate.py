@@ -11,7 +11,7 @@ import enum
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -99,32 +99,27 @@ class TreeIndex(VersionedRecord):
                 name: place for name, place in sorted(places.items()) if day - place.day < KEPT_DAYS
             }
 
-        objects = {kernel: kept(legs) for kernel, legs in sorted(self.objects.items())}
-        objects = {kernel: legs for kernel, legs in objects.items() if legs}
-        return replace(self, trees=kept(self.trees), objects=objects)
+        objects = sorted(self.objects.items())
+        left = {kernel: places for kernel, legs in objects if (places := kept(legs))}
+        return replace(self, trees=kept(self.trees), objects=left)
 
-    def carried_trees(self) -> dict[str, CarriedTree]:
-        """The trees in the plan's form."""
+    def for_plan(self) -> dict[str, Any]:
+        """The fields of a `PlanRequest`: trees, objects, and the fingerprints of variants."""
+        trees, objects = self.trees.items(), self.objects.items()
         return {
-            kernel: CarriedTree(place.run, place.manifest.digests, place.passed)
-            for kernel, place in self.trees.items()
-        }
-
-    def kept_objects(self) -> dict[Key, KeptObjects]:
-        """The objects in the plan's form."""
-        return {
-            (kernel, leg): place
-            for kernel, legs in self.objects.items()
-            for leg, place in legs.items()
-        }
-
-    def published_fingerprints(self) -> dict[Key, str]:
-        """Fingerprints of the trees' variants."""
-        return {
-            (kernel, entry.variant): entry.fingerprint
-            for kernel, place in self.trees.items()
-            for entry in place.manifest.present
-            if entry.fingerprint is not None
+            "trees": {
+                kernel: CarriedTree(place.run, place.manifest.digests, place.passed)
+                for kernel, place in trees
+            },
+            "objects": {
+                (kernel, leg): place for kernel, legs in objects for leg, place in legs.items()
+            },
+            "published": {
+                (kernel, entry.variant): entry.fingerprint
+                for kernel, place in trees
+                for entry in place.manifest.present
+                if entry.fingerprint is not None
+            },
         }
 
 
@@ -182,10 +177,9 @@ def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
         name: str,
         shape: type[_Upload],
         key: Callable[[_Upload], _Key],
-        description: str = "a record of a run",
     ) -> dict[_Key, _Upload]:
         # any job can upload such files, so a second one of an attempt may be a forged one
-        items = list(read_uploaded(folder, name, shape, description))
+        items = list(read_uploaded(folder, name, shape))
         by_key = newest_by_key(items, key)
         for item in items:
             other, last = by_key[key(item)], attempt or item.attempt
@@ -199,8 +193,8 @@ def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
     plans = newest(PLAN_FILE, Plan, lambda _: "the plan")
     records = newest(RECORD_FILE, KernelRecord, lambda item: item.kernel)
     tests = newest(TEST_FILE, TestRecord, lambda item: (item.kernel, item.leg))
-    indexes = newest(INDEX_FILE, TreeIndex, lambda _: "", "an index of trees")
-    plan, index = plans.get("the plan", NO_PLAN), indexes.get("", TreeIndex())
+    indexes = newest(INDEX_FILE, TreeIndex, lambda _: "the index of trees")
+    (plan,), (index,) = plans.values() or [NO_PLAN], indexes.values() or [TreeIndex()]
     return RunUploads(plan, records, tests, index)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 from xml.etree import ElementTree
 
 from msgspec import Meta
@@ -76,12 +76,10 @@ class TestReport(Frozen):
     """The output of a failure."""
 
 
-def select_variants(
-    tree: Path, names: Sequence[str] = (), *, isolation: bool = False
-) -> list[Path]:
-    """List variants to test: `names`, or all for this system.
+def select_variants(tree: Path, names: Sequence[str] = ()) -> list[Path]:
+    """List variants to test: `names`, or all for this system; if there is none for it, all.
 
-    Raises UsageError, FindingsError, MissingToolError.
+    Raises UsageError, FindingsError.
     """
     if (tree / FILE_NAME).is_file():
         return [tree]
@@ -97,32 +95,32 @@ def select_variants(
                 f"{tree} has no variant {name!r}",
                 near or f"it has {', '.join(sorted(variants)[:5])}",
             )
-    if names:
-        return [variants[name] for name in names]
-    chosen = []
-    for name, path in variants.items():
-        parts = parse_variant_name(name)
-        if parts.system in (None, this_system()) and (not isolation or parts.backend == HOST):
-            chosen.append(path)
-    if not chosen:
-        raise nothing_tested_error({name: why_not_loadable(name) for name in variants})
-    return chosen
+    systems = (None, this_system())
+    here = [path for name, path in variants.items() if parse_variant_name(name).system in systems]
+    return [variants[name] for name in names] or here or [*variants.values()]
 
 
-def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) -> str:
-    """The reason why this machine, by default with kci's CPU torch, cannot load a variant; empty if
-    it can.
+def why_not_testable(name: str, environment: LoaderEnvironment | None) -> str:
+    """The reason why a kernel's tests, which load it by name, cannot run on a variant in an
+    environment, or with kci's CPU torch; empty if they can.
     """
     parts = parse_variant_name(name)
+    needs = needs_device(parts.backend)
     if parts.system not in (None, this_system()):
         return f"needs a machine of {parts.system}"
+    if environment and parts.backend == HOST != environment.backend:
+        # the loader looks at torch's backend, not at the machine
+        return (
+            "needs a Python with torch for the CPU: in this one tests get the variant for "
+            f"{environment.backend}"
+        )
     known = environment and environment.backend == parts.backend
-    if needs_device(parts.backend) and not known and not has_device(parts.backend):
+    if needs and not known and not has_device(parts.backend):
         return f"needs {BACKENDS[parts.backend].device}"
-    if not environment:
-        own = f"needs a Python with torch for {parts.backend}; kci's own is for the CPU"
-        return own if needs_device(parts.backend) else ""
-    return why_incompatible(parts, environment).removeprefix("it ")
+    if environment:
+        return why_incompatible(parts, environment).removeprefix("it ")
+    own = f"needs a Python with torch for {parts.backend}; kci's own is for the CPU"
+    return own if needs else ""
 
 
 def has_device(backend: str) -> bool:
@@ -133,19 +131,6 @@ def has_device(backend: str) -> bool:
     if facts.device_files:
         return any(Path("/dev").glob(facts.device_files))
     return facts.macos and sys.platform == "darwin"
-
-
-def why_not_testable(name: str, environment: LoaderEnvironment | None) -> str:
-    """The reason why a kernel's tests, which load it by name, cannot run on a variant; empty if
-    they can.
-    """
-    if environment and parse_variant_name(name).backend == HOST != environment.backend:
-        # the loader looks at torch's backend, not at the machine
-        return (
-            "needs a Python with torch for the CPU: in this one tests get the variant for "
-            f"{environment.backend}"
-        )
-    return why_not_loadable(name, environment)
 
 
 def nothing_tested_error(
@@ -169,9 +154,9 @@ def split_testable(
     variants: Sequence[Path], environment: LoaderEnvironment | None
 ) -> tuple[list[Path], dict[str, str]]:
     """The variants that can be tested, and the reasons why the others cannot, by name."""
-    found = {path: why_not_testable(path.name, environment) for path in variants}
-    reasons = {path.name: why for path, why in found.items() if why}
-    return [path for path, why in found.items() if not why], reasons
+    names = [path.name for path in variants]
+    reasons = {name: why for name in names if (why := why_not_testable(name, environment))}
+    return [path for path in variants if path.name not in reasons], reasons
 
 
 def run_kernel_tests(
@@ -201,61 +186,38 @@ def run_kernel_tests(
         built = f"built for torch {name.framework_version}"
         message = f"{built}, whose full ABI torch {torch} does not have"
         return report(TestState.OTHER_TORCH, output=message)
-    loader = loader_for(variant_dir, metadata, log, cache=cache, torch=torch, python=python)
-    python = loader.python
-    own = loader.install(cache, log)
-    with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
+    python, packages = loader_for(
+        variant_dir, metadata, log, cache=cache, torch=torch, python=python
+    )
+    with tempfile.TemporaryDirectory(prefix="kci-test-") as made:
+        folder = Path(made)
         log(f"loading {variant_dir.name}")
-        loaded = load_alone(variant_dir, metadata, Path(folder), python, own)
+        loaded = load_alone(variant_dir, metadata, folder, python, packages)
         if loaded.error:
             return report(TestState.NOT_LOADED, output=loaded.output)
         tests = companion(sources, "tests") if sources else None
         if not tests or not tests.is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return report(TestState.NOTHING_RAN, output=where)
-        return _run_pytest(
-            python, variant_dir, tests.parent.resolve(), metadata, Path(folder), own, log, keyword
-        )
-
-
-class Loader(NamedTuple):
-    """A Python that can load a variant."""
-
-    python: Path
-    declared: Sequence[str] = ()
-    """Packages that the variant declares and kci installs."""
-
-    def install(self, cache: Path, log: Log) -> Path | None:
-        """Install the declared packages, with what they need, into a folder.
-
-        Raises MissingToolError.
-        """
-        if not self.declared:
-            return None
-        what = ", ".join(self.declared)
-        key = hashlib.sha256(
-            os.fsencode("\n".join([str(self.python), *sorted(self.declared)]))
-        ).hexdigest()[:16]
-        folder = cache / "test-packages" / key
-
-        def make(place: Path) -> None:
-            log(f"installing {what}, which the kernel declares")
-            place.mkdir(parents=True, exist_ok=True)
-            # what the environment has stays, torch above all; a .pth file is read in a site's
-            # folder only
-            there = self.python.parents[1].glob("lib/python*/site-packages/*.dist-info")
-            names = "".join(f"{path.name.partition('-')[0]}\n" for path in there)
-            (place / "there.txt").write_text(names, encoding="utf-8")
-            options = ["--excludes", str(place / "there.txt"), "--target", str(place)]
-            command = [*pip_install(self.python), *options, "--", *self.declared]
-            install(command, what, log, folder.parent)
-            (place / "sitecustomize.py").write_text(_AS_SITE, encoding="utf-8")
-
-        make_once(folder, folder.is_dir, make, log)
-        return folder
-
-
-_AS_SITE = "import os, site\n\nsite.addsitedir(os.path.dirname(__file__))\n"
+        log(f"running the tests of {metadata.name} marked {MARKER}")
+        # some tests import the package by its own name, so a variant directory gets it
+        own, tree = folder / "packages", folder / "tree"
+        own.mkdir()
+        (own / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
+        results, place = folder / "report.xml", tests.parent.resolve()
+        environment = _environment(tree, place, metadata) | python_path(own, packages)
+        command = [str(python), "-c", _PYTEST.read_text(encoding="utf-8"), "tests", "-m", MARKER]
+        command += ["-q", "-p", "no:cacheprovider", "-o", "verbosity_assertions=2"]
+        command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={results}"]
+        command += ["-k", keyword] if keyword else []
+        done = run_in_group(command, silent, cwd=place, env=environment)
+        passed, failed, skipped = _counts(results)
+        state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
+        # a test can end the process with 0
+        if done.code not in (0, _NOTHING_SELECTED) or failed or not results.is_file():
+            state = TestState.FAILED
+        output = "" if state is TestState.PASSED else done.tail(3000, 1000)
+        return report(state, passed, failed, skipped, output)
 
 
 def loader_for(
@@ -267,20 +229,43 @@ def loader_for(
     torch: str | None,
     python: Path | None,
     flavour: str = HOST,
-) -> Loader:
-    """The Python for a variant: `python`, or one of kci with a flavour of torch."""
-    name = parse_variant_name(variant_dir.name)
+) -> tuple[Path, Path | None]:
+    """A Python that can load a variant: `python`, or one of kci with a flavour of torch; and a
+    folder with the packages that the variant declares.
+
+    Raises MissingToolError.
+    """
     if python:
-        return Loader(python)
-    if name.backend != HOST == flavour:
-        hint = (
-            f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test "
-            "--no-isolation"
-        )
-        raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint)
-    known = (depends_table().lookup(each, name.backend) for each in metadata.python_depends)
+        return python, None
+    name = parse_variant_name(variant_dir.name)
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
-    return Loader(python, [package.package for package in known if package])
+    known = (depends_table().lookup(each, name.backend) for each in metadata.python_depends)
+    declared = [package.package for package in known if package]
+    return python, _installed(declared, python, cache, log) if declared else None
+
+
+def _installed(packages: Sequence[str], python: Path, cache: Path, log: Log) -> Path:
+    what = ", ".join(packages)
+    key = hashlib.sha256(os.fsencode("\n".join([str(python), *sorted(packages)]))).hexdigest()[:16]
+    folder = cache / "test-packages" / key
+
+    def make(place: Path) -> None:
+        log(f"installing {what}, which the kernel declares")
+        place.mkdir(parents=True, exist_ok=True)
+        # what the environment has stays, torch above all; a .pth file is read in a site's
+        # folder only
+        there = python.parents[1].glob("lib/python*/site-packages/*.dist-info")
+        names = "".join(f"{path.name.partition('-')[0]}\n" for path in there)
+        (place / "there.txt").write_text(names, encoding="utf-8")
+        options = ["--excludes", str(place / "there.txt"), "--target", str(place)]
+        install([*pip_install(python), *options, "--", *packages], what, log, folder.parent)
+        (place / "sitecustomize.py").write_text(_AS_SITE, encoding="utf-8")
+
+    make_once(folder, folder.is_dir, make, log)
+    return folder
+
+
+_AS_SITE = "import os, site\n\nsite.addsitedir(os.path.dirname(__file__))\n"
 
 
 def torch_of(workspace: Workspace | None, variant: str) -> str | None:
@@ -298,15 +283,13 @@ def first_failure(reports: Sequence[TestReport], *, allow_empty: bool = False) -
 
     `allow_empty` needs no tests.
     """
-    fine = {TestState.PASSED, TestState.NOT_RUN} | (
-        {TestState.NOTHING_RAN} if allow_empty else set()
-    )
+    fine = [TestState.PASSED, TestState.NOT_RUN, *([TestState.NOTHING_RAN] if allow_empty else [])]
     wrong = next((report for report in reports if report.state not in fine), None)
     if wrong is None:
         return ""
     lines = [line.strip() for line in wrong.output.splitlines() if line.strip()]
-    errors = (line.removeprefix("E").strip() for line in lines if line.startswith("E "))
-    error_line = next(errors, lines[-1] if lines else "")
+    errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+    error_line = (errors or lines[-1:] or [""])[0]
     return one_line(f"{wrong.variant}: {wrong.state}: {error_line}")
 
 
@@ -319,42 +302,8 @@ def repositories(sources: Path, kernel: str) -> list[str]:
     return sorted(names)
 
 
-def _run_pytest(
-    python: Path,
-    variant_dir: Path,
-    sources: Path,
-    metadata: Metadata,
-    folder: Path,
-    dependencies: Path | None,
-    log: Log,
-    keyword: str,
-) -> TestReport:
-    report = folder / "report.xml"
-    command = [str(python), "-c", _PYTEST.read_text(encoding="utf-8"), "tests", "-m", MARKER, "-q"]
-    command += ["-p", "no:cacheprovider"]
-    command += ["-o", "verbosity_assertions=2", *(["-k", keyword] if keyword else [])]
-    command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
-    log(f"running the tests of {metadata.name} marked {MARKER}")
-    tree = folder / "tree"
-    # some tests import the package by its own name, so a variant directory gets it
-    packages = folder / "packages"
-    packages.mkdir()
-    (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
-    environment = loader_environment(tree, repositories(sources, metadata.name), metadata)
-    done = run_in_group(
-        command, silent, cwd=sources, env=environment | python_path(packages, dependencies)
-    )
-    passed, failed, skipped = _counts(report)
-    state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
-    # a test can end the process with 0
-    if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():
-        state = TestState.FAILED
-    output = "" if state is TestState.PASSED else done.tail(3000, 1000)
-    return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
-
-
-def loader_environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[str, str]:
-    """Environment for tests: offline, with the variant under the names that tests use."""
+def _environment(tree: Path, sources: Path, metadata: Metadata) -> dict[str, str]:
+    # offline, with the variant under the names that tests use
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -363,9 +312,8 @@ def loader_environment(tree: Path, names: Sequence[str], metadata: Metadata) -> 
     environment |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if metadata.kernel_depends:
         del environment["HF_HUB_OFFLINE"]
-    if names:
-        environment["LOCAL_KERNELS"] = ":".join(f"{name}={tree}" for name in names)
-    return environment
+    names = repositories(sources, metadata.name)
+    return environment | {"LOCAL_KERNELS": ":".join(f"{name}={tree}" for name in names)}
 
 
 def _counts(report: Path) -> tuple[int, int, int]:

@@ -143,19 +143,18 @@ def _load(
     if metadata.kernel_depends and not is_reachable(hub):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
     flavour = toolchains().flavour(variant.backend, variant.compute)
-    loader = loader_for(
+    python, packages = loader_for(
         directory, metadata, log, cache=options.cache, torch=torch, python=python, flavour=flavour
     )
-    packages = loader.install(options.cache, log)
     log(f"loading {directory.name} with torch {torch}")
     # the first load of an environment compiles torch's modules for the others
-    root = loader.python.parents[1]
+    root = python.parents[1]
     is_first = options.isolation and not any(root.glob("lib/*/site-packages/torch/__pycache__"))
     with (
         locked(root) if is_first else nullcontext(),
         tempfile.TemporaryDirectory(prefix="kci-load-") as folder,
     ):
-        loaded = load_alone(directory, metadata, Path(folder), loader.python, packages)
+        loaded = load_alone(directory, metadata, Path(folder), python, packages)
     facts = BACKENDS[variant.backend]
     if facts.driver and f"{facts.driver}: cannot open shared object file" in loaded.error:
         raise DriverMissingError(

@@ -61,9 +61,7 @@ def _watch_registrations(torch: Any, tree: Path) -> dict[str, None]:
     found: dict[str, None] = {}
     create, define = ExtensionFileLoader.create_module, torch.library.Library.define
     names, package = torch._C._dispatch_get_all_op_names, Path(torch.__file__).parent
-
-    def _is_machinery(path: Path) -> bool:
-        return path == package / "library.py" or package / "_library" in path.parents
+    machinery = (str(package / "library.py"), str(package / "_library"))
 
     def creating(self: ExtensionFileLoader, spec: Any) -> ModuleType:
         before = set(names())
@@ -76,7 +74,7 @@ def _watch_registrations(torch: Any, tree: Path) -> dict[str, None]:
 
     def defining(self: Any, *arguments: Any, **options: Any) -> Any:
         frame: Any = sys._getframe(1)
-        while frame and _is_machinery(Path(frame.f_code.co_filename)):
+        while frame and frame.f_code.co_filename.startswith(machinery):
             frame = frame.f_back
         name = define(self, *arguments, **options)
         if frame and tree in Path(frame.f_code.co_filename).resolve().parents:

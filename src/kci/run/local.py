@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from hashlib import sha256
 from pathlib import Path
 from threading import Lock, Semaphore
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -45,7 +44,7 @@ from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
 from kci.run.build_leg import LegRequest, check_replaceable, make_variant_dir
 from kci.run.load_built import fetching, load_built
-from kci.tree.manifest import Loading, Manifest, read_sealed
+from kci.tree.manifest import LegRecord, Loading, Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
 from kci.utils.atomic import locked, replacing, write_atomic, writing
@@ -61,28 +60,25 @@ _LOADED = "loaded.json"
 """Beside a kept build: what became of loading it."""
 
 
-class KeptVariant(Frozen):
-    """A build of a variant."""
-
-    directory: Path
-    seconds: float | None = None
-    """None for a reused build."""
-    objects: ObjectUse | None = None
-
-
 class KeptBuilds:
     """The kept builds of a workspace. Thread-safe."""
 
     def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
         self._settings = workspace.settings.settings
         self._options = options
-        self._sources = SourceTrees()
-        self._prints: dict[str, Fingerprints] = {}
         self._outside = cache(outside_files)
-        self._guard = Lock()
+        self._guard, sources = Lock(), SourceTrees()
+        self._prints = {
+            kernel.build.name: Fingerprints(
+                kernel,
+                sources.of(kernel.directory),
+                self._settings.inputs_of(kernel.build.name),
+            )
+            for kernel in workspace.kernels
+        }
 
-    def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
-        """Hash of a local build's inputs, with the machine's compilers.
+    def place(self, kernel: Kernel, variant: Variant) -> Path:
+        """Where a variant is kept: a hash of its inputs and of this machine's compilers names it.
 
         Raises MissingToolError or FindingsError.
         """
@@ -100,79 +96,61 @@ class KeptBuilds:
         )
         toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}{' '.join(('', *how.archs))}"
         with self._guard:
-            return self._of(kernel).fingerprint(variant, toolchain, everything=how.builder == "nix")
+            fingerprint = self._fingerprint(kernel, variant, toolchain)
+        name = f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
+        return how.cache / "run" / name / fingerprint[:32] / variant.name
+
+    def _fingerprint(self, kernel: Kernel, variant: Variant, toolchain: str) -> str:
+        prints, everything = self._prints[kernel.build.name], self._options.builder == "nix"
+        return prints.fingerprint(variant, toolchain, everything=everything)
 
     def read(self, kernel: Kernel, variant: Variant) -> None:
         """Read the sources of a variant: all builds are of these."""
         with suppress(KciError):  # what is wrong with them is said when the variant is built
-            self._of(kernel).fingerprint(variant, "", everything=self._options.builder == "nix")
-
-    def _of(self, kernel: Kernel) -> Fingerprints:
-        name = kernel.build.name
-        if name not in self._prints:
-            tree = self._sources.of(kernel.directory)
-            self._prints[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
-        return self._prints[name]
-
-    def find(self, kernel: Kernel, variant: Variant, fingerprint: str) -> KeptVariant | None:
-        """A kept build with the same fingerprint."""
-        same = self._output(kernel, fingerprint) / variant.name
-        return KeptVariant(same) if _digest(same) else None
+            self._fingerprint(kernel, variant, "")
 
     def make(
-        self, kernel: Kernel, variant: Variant, fingerprint: str, log: Log, builds: int = 1
-    ) -> KeptVariant:
-        """Build and keep a variant, or take one that another run finishes first.
+        self, kernel: Kernel, variant: Variant, place: Path, log: Log, builds: int = 1
+    ) -> LegRecord | None:
+        """Build and keep a variant; None if another run finishes it first.
 
         Errors as `make_variant_dir`.
         """
-        output = self._output(kernel, fingerprint)
+        output, inputs = place.parent, self._prints[kernel.build.name].inputs
         with writing(output), locked(output, log):
             # another run may be reading a build that it finished
-            if kept := self.find(kernel, variant, fingerprint):
-                return kept
-            inputs = self._of(kernel).inputs
+            if is_kept(place):
+                return None
             request = LegRequest(
                 kernel=kernel, variant=variant, output=output, options=self._options
             )
             with fetching(variant, self._options, log):
                 leg = make_variant_dir(request, log, builds, inputs)
-        self._forget_old(kernel, variant.name, output)
-        return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0, objects=leg.objects)
+        # another run may be taking one of the newest builds
+        older = [other for other in output.parent.glob(f"*/{variant.name}") if other != place]
+        for old in sorted(older, key=_changed, reverse=True)[KEPT_BUILDS - 1 :]:
+            with locked(old):
+                shutil.rmtree(old, ignore_errors=True)
+        return leg
 
-    def load(self, kept: KeptVariant, variant: Variant, log: Log) -> Loading:
+    def load(self, directory: Path, variant: Variant, log: Log) -> Loading:
         """Load a kept build, unless that was done before. Errors as `load_built`."""
-        chosen, place = self._settings.plan.load, kept.directory.with_name(_LOADED)
+        chosen, place = self._settings.plan.load, directory.with_name(_LOADED)
         with suppress(OSError, ValueError):
             known = read_json(place, Loading)
             if known.torch and self._options.isolation:
                 return known
-        loaded = load_built(kept.directory, variant, chosen, self._options, log)
+        loaded = load_built(directory, variant, chosen, self._options, log)
         write_atomic(place, msgspec.json.encode(loaded))
         return loaded
 
-    def _place(self, kernel: Kernel) -> Path:
-        return (
-            self._options.cache
-            / "run"
-            / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
-        )
 
-    def _output(self, kernel: Kernel, fingerprint: str) -> Path:
-        return (
-            self._place(kernel)
-            / f"{fingerprint[:16]}-{sha256(fingerprint.encode()).hexdigest()[:16]}"
-        )
-
-    def _forget_old(self, kernel: Kernel, variant: str, keep: Path) -> None:
-        # another run may be taking one of the newest builds
-        builds = [
-            entry for entry in self._place(kernel).glob(f"*/{variant}") if entry.parent != keep
-        ]
-        builds.sort(key=_changed, reverse=True)
-        for old in builds[KEPT_BUILDS - 1 :]:
-            with locked(old):
-                shutil.rmtree(old, ignore_errors=True)
+def is_kept(place: Path) -> bool:
+    """True if a build is there whose files are as they were."""
+    with suppress(OSError, KciError):
+        read_sealed(place)
+        return True
+    return False
 
 
 def _changed(path: Path) -> float:
@@ -183,17 +161,7 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _digest(directory: Path) -> str:
-    # empty unless the files match the metadata
-    try:
-        return read_sealed(directory).digest
-    except (OSError, KciError):
-        return ""
-
-
-_Event = TypeVar("_Event")
-
-Task = Callable[[Callable[[_Event], None]], None]
+Task = Callable[[Callable[[Any], None]], None]
 """Sends events to a callback while it runs."""
 
 
@@ -319,7 +287,11 @@ def run_here(
         built = [outcome.directory for outcome in mine if outcome.directory]
         if built and options.archs:
             for directory in built:
-                _put(directory, trees[name] / directory.name, name, log)
+                target = trees[name] / directory.name
+                with replacing(target, log) as replacement:
+                    check_replaceable(target, name)
+                    shutil.copytree(directory, replacement.staging)
+                    replacement.commit()
         elif built:
             merged[name] = merged_tree(workspace, kernels[name], mine, trees[name], log)
 
@@ -352,35 +324,26 @@ def run_here(
     )
 
 
-def _put(directory: Path, target: Path, kernel: str, log: Log) -> None:
-    with replacing(target, log) as replacement:
-        check_replaceable(target, kernel)
-        shutil.copytree(directory, replacement.staging)
-        replacement.commit()
-
-
 def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
     """Number of parallel builds that leaves each a job per source; at least one."""
     components = [active(kernel.build, variant).values() for kernel, variant in waiting]
-    most = max((sum(len(part.src) for part in parts) for parts in components), default=1)
-    return max(1, min(len(waiting), jobs // max(1, most)))
+    most = max([1, *(sum(len(part.src) for part in parts) for parts in components)])
+    return max(1, min(len(waiting), jobs // most))
 
 
-def run_in_parallel(
-    tasks: Sequence[Task[_Event]], width: int, on_event: Callable[[_Event], None]
-) -> None:
-    """Run tasks in `width` threads; `on_event` gets their events in this thread.
+def run_in_parallel(tasks: Sequence[Task], width: int, on_event: Callable[[Any], None]) -> None:
+    """Run tasks in `width` threads; `on_event` gets in this thread what they send to a callback.
 
     An exception ends all programs.
     """
     scope = ProgramScope()
-    events: queue.SimpleQueue[tuple[_Event] | Future[None]] = queue.SimpleQueue()
+    events: queue.SimpleQueue[tuple[Any] | Future[None]] = queue.SimpleQueue()
 
-    def emit(item: _Event) -> None:
+    def emit(item: Any) -> None:
         scope.require_running()
         events.put((item,))
 
-    def perform(task: Task[_Event]) -> None:
+    def perform(task: Task) -> None:
         with scope.entered():
             task(emit)
 
@@ -463,19 +426,17 @@ def _build(
     variant = outcome.variant
     try:
         with compiling:
-            fingerprint = builds.fingerprint(kernel, variant)
-            kept = builds.find(kernel, variant, fingerprint)
-            if not kept:
+            place = builds.place(kernel, variant)
+            leg = None
+            if not is_kept(place):
                 update(state=OutcomeState.BUILDING)
-                kept = builds.make(kernel, variant, fingerprint, log, width)
-        loaded = builds.load(kept, variant, log)
-        state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
+                leg = builds.make(kernel, variant, place, log, width)
         update(
-            state=state,
-            directory=kept.directory,
-            seconds=kept.seconds or 0.0,
-            objects=kept.objects,
-            loaded=loaded,
+            loaded=builds.load(place, variant, log),
+            state=OutcomeState.BUILT if leg else OutcomeState.REUSED,
+            directory=place,
+            seconds=(leg and leg.seconds) or 0.0,
+            objects=leg and leg.objects,
         )
     except MissingToolError as error:
         update(state=OutcomeState.LEFT, note=first_error(error), error=error)

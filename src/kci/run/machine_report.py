@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from kci.builders.process.container import container_engine, require_engine
+from kci.builders.process.container import require_engine
 from kci.builders.process.run import run
 from kci.builders.toolchains.compilers import (
     MANYLINUX_GLIBC,
@@ -52,9 +52,7 @@ class ToolReport(Frozen):
     """Usually a command; empty if nothing is missing."""
 
 
-def examine_machine(
-    cache: Path, catalog: Catalog, backends: Collection[str] = BACKENDS
-) -> list[ToolReport]:
+def examine_machine(cache: Path, catalog: Catalog, backends: Collection[str]) -> list[ToolReport]:
     """Examine this machine.
 
     `cache` is kci's cache directory; `catalog` has the toolkits of `backends` to look for.
@@ -66,11 +64,12 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
     machine = f"{this_system()}, Python {platform.python_version()}, {os.cpu_count()} cores"
     yield ToolReport("system", Health.OK, machine)
     yield _examined_tool("C++ compiler", lambda: version_line(cxx_compiler()))
-    if _newer_glibc():
-        remedy = "for publishing build in an image: kci build --container auto"
-        remedy = f"nothing for your own use; {remedy}"
-        message = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
-        yield ToolReport("glibc", Health.NOTE, message, remedy)
+    with suppress(KciError):
+        if glibc_is_newer(cxx_compiler()):
+            remedy = "for publishing build in an image: kci build --container auto"
+            remedy = f"nothing for your own use; {remedy}"
+            message = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
+            yield ToolReport("glibc", Health.NOTE, message, remedy)
     without = "install git; without it kci does not know commits and affected kernels"
     yield _program("git", ["git", "--version"], without)
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
@@ -100,12 +99,6 @@ _ONLY_CUDA = (
 )
 
 
-def _newer_glibc() -> bool:
-    with suppress(KciError):
-        return glibc_is_newer(cxx_compiler())
-    return False
-
-
 def _toolkits(cache: Path, catalog: Catalog, backends: Collection[str]) -> Iterator[ToolReport]:
     # one per version in the catalog for this system
     system = this_system()
@@ -123,11 +116,8 @@ def _toolkits(cache: Path, catalog: Catalog, backends: Collection[str]) -> Itera
 
 
 def _helpers() -> Iterator[ToolReport]:
-    def container() -> str:
-        require_engine()
-        return f"{container_engine()} answers"
-
-    yield _examined_tool("containers", container, "builds then run on this machine itself")
+    here = "builds then run on this machine itself"
+    yield _examined_tool("containers", lambda: f"{require_engine()} answers", here)
     tool = None
     with suppress(KciError):
         tool = find_compiler_cache(cxx_compiler())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -163,9 +164,7 @@ def write_failure(folder: Path, failure: VariantFailure) -> None:
     write_record(folder / f"{FAILURE_PREFIX}{failure.variant}.json", failure)
 
 
-def read_uploaded(
-    folder: Path, name: str, shape: type[_Shape], description: str = "a record of a run"
-) -> Iterator[_Shape]:
+def read_uploaded(folder: Path, name: str, shape: type[_Shape]) -> Iterator[_Shape]:
     """Read uploaded files by name or pattern. Raises FindingsError for an unreadable one."""
     for path in sorted(folder.rglob(name)):
         try:
@@ -173,17 +172,12 @@ def read_uploaded(
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise FindingsError(f"{path} is not {description}: {error}") from error
+            raise FindingsError(f"{path} is not a record of a run: {error}") from error
 
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     """The newest failure per variant of a kernel. Errors as `read_uploaded`."""
     return _newest_of(kernel, folders, f"{FAILURE_PREFIX}*.json", VariantFailure, "variant")
-
-
-def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
-    """The newest object pack per leg of a kernel. Errors as `read_uploaded`."""
-    return tuple(_newest_of(kernel, folders, OBJECTS_FILE, LegObjects, "leg"))
 
 
 def _newest_of(
@@ -208,11 +202,12 @@ def kernel_record(
 
     `into` is its tree and not one of `artifacts`; `error` explains a bad tree.
     """
-    failures = read_failures(artifacts, kernel)
-    if manifest:
-        present = tuple(item.variant for item in manifest.present)
-    else:
-        present = _uploaded_variants(kernel, artifacts, into)
+    failures, uploaded = read_failures(artifacts, kernel), set[str]()
+    if not manifest:
+        with suppress(KciError):
+            legs = [source.leg for source in find_sources(artifacts, skip=into)]
+            uploaded = {leg.variant for leg in legs if leg.kernel == kernel}
+    present = tuple(manifest.digests if manifest else sorted(uploaded))
     return KernelRecord(
         kernel=kernel,
         attempt=ci_run().attempt or 1,
@@ -220,19 +215,11 @@ def kernel_record(
         present=present,
         missing=manifest.missing if manifest else (),
         failures=tuple(failure for failure in failures if failure.variant not in present),
-        objects=read_objects(artifacts, kernel),
+        objects=tuple(_newest_of(kernel, artifacts, OBJECTS_FILE, LegObjects, "leg")),
         error=error,
         manifest=manifest if manifest and not error else None,
         sizes={name: size_of(into / name) for name in present} if manifest else {},
     )
-
-
-def _uploaded_variants(kernel: str, artifacts: Sequence[Path], into: Path) -> tuple[str, ...]:
-    try:
-        legs = [source.leg for source in find_sources(artifacts, skip=into)]
-    except KciError:
-        return ()
-    return tuple(sorted({leg.variant for leg in legs if leg.kernel == kernel}))
 
 
 class MergeJob(Frozen):

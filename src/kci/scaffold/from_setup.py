@@ -71,16 +71,14 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
     return files, links
 
 
-_NOT_NEEDED = {
-    FLAKE: "kci builds without Nix; to build with Nix, copy the file and use --builder nix",
-    "flake.lock": "belongs to flake.nix",
-    "CMakeLists.txt": "kernel-builder generates it, and kci does not use it",
-    "setup.py": "kernel-builder generates it, and kci does not use it",
-    "pyproject.toml": "kernel-builder generates it, and kci does not use it",
-    "torch-ext/registration.h": "kci's build generates it",
+_NOT_COPIED = {
+    r"flake\.nix": "kci builds without Nix; to build with Nix, copy the file and use --builder nix",
+    r"flake\.lock": "belongs to flake.nix",
+    r"CMakeLists\.txt|setup\.py|pyproject\.toml": "kernel-builder generates it, and kci does not "
+    "use it",
+    r"torch-ext/registration\.h": "kci's build generates it",
+    r"cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^/]+/_ops\.py": "it is generated",
 }
-
-_GENERATED = re.compile(r"(cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^/]+/_ops\.py)")
 
 
 def from_kernel_builder(root: Path) -> ConvertedProject:
@@ -89,22 +87,18 @@ def from_kernel_builder(root: Path) -> ConvertedProject:
     shown = str(root / BUILD_TOML)
     update = plan_update(project.get(BUILD_TOML, b""), str(root), shown)
     kernel = parse_kernel(update.after, str(root), shown)
-    stays = {name: reason for name, reason in _NOT_NEEDED.items() if name in project}
-    generated = sorted(name for name in project if _GENERATED.fullmatch(name))
-    files = {
-        name: data for name, data in project.items() if name not in stays and name not in generated
+    left = {
+        name: reason
+        for pattern, reason in _NOT_COPIED.items()
+        for name in sorted(project)
+        if re.fullmatch(pattern, name)
     }
+    files = {name: data for name, data in project.items() if name not in left}
     files[BUILD_TOML] = update.after
-    converted = [
-        f"{BUILD_TOML}: {', '.join(update.changes)}"
-        if update.changes
-        else f"{BUILD_TOML}: unchanged"
-    ]
-    converted.append(f"{len(files) - 1} other files, unchanged")
-    reasons = (
-        stays | dict.fromkeys(generated, "it is generated") | dict.fromkeys(links, "it is a link")
-    )
-    todo = [f"{name} was not copied: {reason}" for name, reason in reasons.items()]
+    changes = ", ".join(update.changes) or "unchanged"
+    converted = f"{BUILD_TOML}: {changes}", f"{len(files) - 1} other files, unchanged"
+    left |= dict.fromkeys(links, "it is a link")
+    todo = [f"{name} was not copied: {reason}" for name, reason in left.items()]
     line, keys = torch_versions(project.get(FLAKE, b"")) or (0, "")
     if line and not keys:
         todo.append(
@@ -117,13 +111,11 @@ def from_kernel_builder(root: Path) -> ConvertedProject:
     )
     if f"{package}/__init__.py" not in files:
         todo.append(f"{package}/__init__.py is missing: it is what users import")
-    if not any(
-        re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")
-    ):
+    if not any(b"kernels_ci" in files[name] for name in files if name.startswith("tests/")):
         todo.append(
             "no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests"
         )
-    return ConvertedProject(kernel.build.name, files, tuple(converted), tuple(todo), settings)
+    return ConvertedProject(kernel.build.name, files, converted, tuple(todo), settings)
 
 
 BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
@@ -145,6 +137,7 @@ _ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
 _PYBIND = re.compile(
     r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b"
 )
+_LEGAL = re.compile(r"(?i)(licen[cs]e|copying|notice)[^/]*")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"")
 _DEFINED = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND)?\s*\(")
 _REGISTERED = re.compile(r"\bTORCH_LIBRARY\w*\s*\(|\bRegisterOperators\b")
@@ -194,8 +187,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
             f"{choice.repo_id.partition('/')[0]}"
         )
     files |= (python := work.python(root, package, names, backends))
-    legal = re.compile(r"(?i)(licen[cs]e|copying|notice)[^/]*")
-    files |= {name: data for name, data in project.items() if legal.fullmatch(name)}
+    files |= {name: data for name, data in project.items() if _LEGAL.fullmatch(name)}
     licensed = work.license()
     if len(several := max(extensions.values(), key=len)) > 1:
         listed = ", ".join(item.name for item in several)
@@ -245,20 +237,20 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
         for one in components
     ]
     converted += [count(len(python), "Python file")] if python else []
-    ended = [
-        (name, run.end)
+    converted += [
+        f"nothing for {name}: {run.end}"
         for name, run in runs.by_backend.items()
         if run.error and name not in backends
     ]
-    converted += [f"nothing for {name}: {end}" for name, end in ended]
     return ConvertedProject(choice.name, files, tuple(converted), todo)
 
 
 def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
     cpu, cuda = runs.by_backend.values()
-    made = zip(runs.by_backend, (cuda if cpu.error else cpu, cuda), strict=True)
+    made = {"cpu": cuda if cpu.error else cpu, "cuda": cuda}
     by_backend = {
-        name: [item for item in run.extensions if item.backend == name] for name, run in made
+        name: [item for item in run.extensions if item.backend == name]
+        for name, run in made.items()
     }
     if not any(by_backend.values()):
         ends = [f"for {name}, {run.end}" for name, run in runs.by_backend.items() if run.error]
@@ -301,9 +293,8 @@ class _Draft(Frozen):
 
     def component(self, label: str, backend: str, item: Extension, sources: list[str]) -> Component:
         macros = [
-            f"-D{pair[0]}" + (f"={pair[1]}" if len(pair) > 1 and pair[1] is not None else "")
+            "-D" + "=".join(str(word) for word in pair if word is not None)
             for pair in item.define_macros
-            if pair
         ]
         macros += [f"-U{name}" for name in item.undef_macros]
         include = list(self.include(item.include_dirs))
@@ -369,9 +360,9 @@ class _Draft(Frozen):
         for word in words:
             if word in _WITH_NEXT:
                 next(words, None)
-            elif word in ("-I", "-isystem") or word.startswith("-I"):
-                folder = next(words, "") if word in ("-I", "-isystem") else word[2:]
-                include += self.include([folder])
+            elif word.startswith(("-I", "-isystem")):
+                folder = word.removeprefix("-isystem").removeprefix("-I")
+                include += self.include([folder or next(words, "")])
             elif not _DROPPED.match(word):
                 result.append(word)
         return (

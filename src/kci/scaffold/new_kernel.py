@@ -134,7 +134,7 @@ def _check_stable_abi(text: str, framework: str) -> None:
 
 def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     """The files of a new kernel by path; `standalone` adds those of a repository."""
-    package = python_name(new.name)
+    package, noarch = python_name(new.name), new.framework == "torch-noarch"
     op = f"{package}_op" if package in _TAKEN else package
     *others, last = (BACKENDS[backend].title for backend in new.backends)
     shown = f"{', '.join(others)} and {last}" if others else last
@@ -150,9 +150,9 @@ def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
         "summary": f"A new kernel for {shown} tensors: SiLU, until its author replaces it.",
         "standalone": standalone,
         "edition": load_catalog().name,
-        "ops_from": f".._{op}" if new.framework == "torch-noarch" else ".._ops",
-        "ops_name": op if new.framework == "torch-noarch" else "ops",
-        "call": op if new.framework == "torch-noarch" else f"ops.{op}",
+        "ops_from": f".._{op}" if noarch else ".._ops",
+        "ops_name": op if noarch else "ops",
+        "call": op if noarch else f"ops.{op}",
     }
     return render_templates(_templates(new, package, op, standalone=standalone), values)
 
@@ -204,15 +204,10 @@ _TAKEN = {"layers", "name", "ops"}
 
 def require_new(target: Path) -> None:
     """Raise UsageError unless the target is absent or an empty directory."""
-    if not os.path.lexists(target):
-        return
-    if target.is_symlink() or not target.is_dir():
-        raise UsageError(
-            f"{target} exists", "name a directory that does not exist; nothing was written"
-        )
-    if any(target.iterdir()):
+    directory = target.is_dir() and not target.is_symlink()
+    if any(target.iterdir()) if directory else os.path.lexists(target):
         hint = "name a directory that does not exist, or an empty one; nothing was written"
-        raise UsageError(f"{target} exists and is not empty", hint)
+        raise UsageError(f"{target} exists and is not an empty directory", hint)
 
 
 def kernels_beside(target: Path, origin: Path | None) -> list[Path]:

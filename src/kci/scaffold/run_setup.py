@@ -173,13 +173,9 @@ class Extension(Frozen):
     def backend(self) -> str:
         """The backend, by the libraries that torch adds; empty for a foreign extension."""
         linked = set(self.libraries)
-        return (
-            "cuda"
-            if "cudart" in linked
-            else "cpu"
-            if {"torch", "c10"} <= linked and "c10_xpu" not in linked
-            else ""
-        )
+        if "cudart" in linked:
+            return "cuda"
+        return "cpu" if {"torch", "c10"} <= linked and "c10_xpu" not in linked else ""
 
     def flags(self, language: str) -> tuple[str, ...]:
         arguments = self.extra_compile_args
@@ -233,14 +229,8 @@ def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
     own_folders = (str(python.parent.parent), home)
     with project_copy(files) as place:
         by_backend = {
-            "cpu": _run(place, "cpu", python, {}, own_folders),
-            "cuda": _run(
-                place,
-                "cuda",
-                python,
-                {"CUDA_HOME": home, "CUDA_PATH": home, "FORCE_CUDA": "1"},
-                own_folders,
-            ),
+            backend: _run(place, backend, python, cuda_home, own_folders)
+            for backend, cuda_home in (("cpu", ""), ("cuda", home))
         }
         where = f"run with torch {torch} for the CPU, {sandbox()}"
         return SetupRuns(by_backend, where, (place / "project").as_posix(), own_folders)
@@ -272,12 +262,14 @@ def _cuda_home(python: Path, cache: Path, log: Log) -> str:
 
 
 def _run(
-    place: Path, backend: str, python: Path, variables: Mapping[str, str], readable: tuple[str, ...]
+    place: Path, backend: str, python: Path, cuda_home: str, readable: tuple[str, ...]
 ) -> SetupRun:
     answer = place / "answers" / f"{backend}.json"
     driver = Path(setup_driver.__file__).read_text(encoding="utf-8")
-    command = [str(python), "-I", "-B", "-c", driver, str(answer), variables.get("CUDA_HOME", "")]
-    code = run_sandboxed(place, command, {"MAX_JOBS": "1", **variables}, readable)
+    command = [str(python), "-I", "-B", "-c", driver, str(answer), cuda_home]
+    variables = {"CUDA_HOME": cuda_home, "CUDA_PATH": cuda_home, "FORCE_CUDA": "1"}
+    variables = {"MAX_JOBS": "1", **(variables if cuda_home else {})}
+    code = run_sandboxed(place, command, variables, readable)
     if code is None:
         return SetupRun(error="TimeoutError: it takes longer than kci waits")
     try:

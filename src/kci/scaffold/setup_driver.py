@@ -60,7 +60,7 @@ def _run() -> Any:
 def main() -> None:
     """Write the extensions and metadata of setup.py, or its error, to the answer file."""
     answer, cuda_home = sys.argv[1:3]
-    answer_data: dict[str, Any] = {}
+    answer_data: dict[str, Any]
     _limit()
     try:
         import torch
@@ -72,17 +72,16 @@ def main() -> None:
         if not cuda_home:
             torch.version.cuda = None
         distribution = _run()
-        answer_data["extensions"] = [
-            {key: getattr(item, key, ()) or () for key in _KEYS}
-            for item in distribution.ext_modules or ()
-        ]
-        answer_data["license"] = str(
-            getattr(distribution.metadata, "license_expression", None)
-            or distribution.metadata.license
-            or ""
-        )
-        answer_data["packages"] = list(distribution.packages or ())
-        answer_data["package_dir"] = dict(distribution.package_dir or {})
+        metadata = distribution.metadata
+        answer_data = {
+            "extensions": [
+                {key: getattr(item, key, ()) or () for key in _KEYS}
+                for item in distribution.ext_modules or ()
+            ],
+            "license": str(getattr(metadata, "license_expression", None) or metadata.license or ""),
+            "packages": list(distribution.packages or ()),
+            "package_dir": dict(distribution.package_dir or {}),
+        }
     except BaseException as error:
         ended = isinstance(error, SystemExit)
         lines = [

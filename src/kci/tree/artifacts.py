@@ -61,11 +61,13 @@ def find_sources(
                 f"{path} does not exist",
                 "name artifacts, folders of artifacts or variant directories",
             )
-    files = [Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()]
-    # the system does not matter for noarch names
-    system = "x86_64-linux"
-    folders = (path for path in sorted(found) if path.is_dir())
-    return files + [Source(path, leg_for(path, system=system, builder=""), "") for path in folders]
+    return [
+        Source(path, read_leg(path), path.name)
+        if path.is_file()
+        # the system does not matter for noarch names
+        else Source(path, leg_for(path, system="x86_64-linux", builder=""), "")
+        for path in sorted(found)
+    ]
 
 
 def is_variant_dir(path: Path) -> bool:
@@ -176,9 +178,10 @@ def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
 def record_durations(path: Path, artifacts: Iterable[Path]) -> None:
     """Update a durations file; legs that reused objects do not count."""
     earlier = read_durations(path) if path.exists() else ()
-    newest: dict[tuple[str, str], Duration] = {}
-    for source in sorted(find_sources(artifacts), key=lambda item: item.order, reverse=True):
-        leg = source.leg
-        if leg.seconds is not None and not (leg.objects and leg.objects.found):
-            newest[leg.kernel, leg.variant] = Duration(leg.kernel, leg.variant, leg.seconds)
+    sources = sorted(find_sources(artifacts), key=lambda item: item.order, reverse=True)
+    newest = {
+        (leg.kernel, leg.variant): Duration(leg.kernel, leg.variant, leg.seconds)
+        for leg in (source.leg for source in sources)
+        if leg.seconds is not None and not (leg.objects and leg.objects.found)
+    }
     write_atomic(path, encode(earlier, newest.values()))

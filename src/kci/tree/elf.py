@@ -77,6 +77,11 @@ class Elf(Frozen):
     program: bool
     """True with a program interpreter, as executables have."""
 
+    @property
+    def unversioned(self) -> list[str]:
+        """Undefined symbols without a version, but for weak ones, which may stay so."""
+        return [item.name for item in self.undefined if not item.weak and not item.version]
+
 
 class _BoundedFile(mmap.mmap):
     # limits the number of reads, so that parsing a hostile file ends

@@ -78,22 +78,22 @@ def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
         raise FindingsError(f"cannot read {path}: {error.strerror}") from error
 
 
-def validate(expected: Digest, actual: Digest) -> list[tuple[str, str]]:
-    """List the differences in the reference's order: algorithm, expected paths, unknown files.
+def differences(
+    expected: Mapping[str, str], actual: Mapping[str, str], missing: str, changed: str, unknown: str
+) -> list[tuple[str, str]]:
+    """The names whose hashes differ, each with a message: the expected ones, and then others."""
+    found = []
+    for name in (*sorted(expected), *sorted(actual.keys() - expected.keys())):
+        if expected.get(name) != actual.get(name):
+            what = unknown if name not in expected else changed if name in actual else missing
+            found.append((name, f"{name} {what}"))
+    return found
 
-    Each has a path, empty for the whole directory, and a message.
-    """
-    if expected.algorithm != actual.algorithm:
-        return [("", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
-    violations = []
-    for path in sorted(expected.files):
-        got = actual.files.get(path)
-        if got is None:
-            violations.append((path, f"{path} is missing"))
-        elif got != expected.files[path]:
-            violations.append((path, f"{path} changed after it was hashed"))
-    unknown = sorted(set(actual.files) - set(expected.files))
-    return violations + [(path, f"{path} is not in the digest") for path in unknown]
+
+def validate(expected: Digest, actual: Digest) -> list[tuple[str, str]]:
+    """The differences of two digests of one algorithm, in the reference's order."""
+    words = ("is missing", "changed after it was hashed", "is not in the digest")
+    return differences(expected.files, actual.files, *words)
 
 
 def validate_dir(
@@ -120,13 +120,18 @@ def unique_id(kernel_dir: Path) -> str:
     """The part of a kernel id that identifies the source: 7 digits of HEAD's root tree, and
     `_dirty`.
 
-    Outside git it is a hash of the files, where the reference draws random bits. Raises
-    FindingsError if unreadable.
+    Outside git it is a hash of the files, without hidden ones, bytecode and build outputs, where
+    the reference draws random bits. Raises FindingsError if unreadable.
     """
     tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
     if tree:
         return tree[:7] + ("_dirty" if _dirty(kernel_dir) else "")
-    return base64.b32encode(content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
+    total = hashlib.sha256()
+    for entry in walk(kernel_dir):
+        if is_own(entry.name) and (entry.regular or entry.link):
+            content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
+            total.update(f"{entry.name}\0{content}\0".encode())
+    return base64.b32encode(total.digest()[:8]).decode().rstrip("=").lower()
 
 
 def kernel_id(name: str, backend: str, unique: str) -> str:
@@ -166,13 +171,3 @@ def _git(directory: Path, *arguments: str) -> str:
         return (run_git(directory, *arguments) or b"").decode("utf-8", "replace").strip()
     except MissingToolError:
         return ""
-
-
-def content_hash(kernel_dir: Path) -> bytes:
-    """Hash a kernel's file names and contents, without hidden files, bytecode and build outputs."""
-    total = hashlib.sha256()
-    for entry in walk(kernel_dir):
-        if is_own(entry.name) and (entry.regular or entry.link):
-            content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
-            total.update(f"{entry.name}\0{content}\0".encode())
-    return total.digest()

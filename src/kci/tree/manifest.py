@@ -5,7 +5,7 @@ bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -98,7 +98,6 @@ def leg_for(variant_dir: Path, *, system: str, builder: str) -> LegRecord:
     try:
         name, sealed = parse_variant_name(variant_dir.name), read_sealed(variant_dir)
         metadata = sealed.metadata
-        kernel = metadata.provenance.kernel if metadata.provenance else None
         return LegRecord(
             schema=SCHEMA,
             kernel=metadata.name,
@@ -109,7 +108,7 @@ def leg_for(variant_dir: Path, *, system: str, builder: str) -> LegRecord:
             digest=sealed.digest,
             kci=__version__,
             builder=builder,
-            source=kernel,
+            source=metadata.made_from,
             archs=metadata.backend.archs,
         )
     except ValueError as error:
@@ -131,15 +130,13 @@ class SealedVariant(Frozen):
 def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> SealedVariant:
     """Check a variant's files against its metadata. Raises FindingsError."""
     metadata = read_metadata(variant_dir / METADATA_NAME)
-    hint = "seal it again: kci pack --seal"
-    if not metadata.digest:
-        raise rule_error(
-            "KCI603", f"{variant_dir} has no digest in its metadata", variant_dir, hint=hint
-        )
     hashes = file_hashes(variant_dir) if hashes is None else hashes
-    if violations := validate_dir(variant_dir, metadata.digest, hashes):
-        shown = first_of([message for _, message in violations], 5)
-        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}", variant_dir, hint=hint)
+    violations = [("", "its metadata has no digest")]
+    if metadata.digest:
+        violations = validate_dir(variant_dir, metadata.digest, hashes)
+    if violations:
+        message = f"{variant_dir} was not sealed: {first_of([text for _, text in violations], 5)}"
+        raise rule_error("KCI603", message, variant_dir, hint="seal it again: kci pack --seal")
     name = variant_dir.name
     if metadata.kci and metadata.kci.variant != name:
         raise rule_error(
@@ -243,11 +240,11 @@ def missing_variants(planned: Iterable[str] | None, present: Iterable[Present]) 
 def read_manifest(tree: Path) -> Manifest | None:
     """Read a tree's manifest, if it has one. Raises FindingsError."""
     path = tree / FILE_NAME
-    return _load(path, "remove it and merge again") if os.path.lexists(path) else None
+    return _load(path) if os.path.lexists(path) else None
 
 
-def _load(path: Path, hint: str) -> Manifest:
-    with reading(path, "a manifest", hint):
+def _load(path: Path) -> Manifest:
+    with reading(path, "a manifest", f"merge again, or name the {FILE_NAME} of a tree"):
         return read_json(path, Manifest)
 
 
@@ -259,32 +256,27 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
     fingerprints: dict[Key, str] = {}
     problems: list[Diagnostic] = []
     for place in places:
-        for path in _manifests(place):
-            manifest = _load(path, f"name the {FILE_NAME} of a published tree, or the tree")
+        below = manifest_paths(place) or [place / FILE_NAME]
+        for path in below if place.is_dir() else [place]:
+            manifest = _load(path)
             with_tree = place.is_dir() or (
                 path.name == FILE_NAME
                 and any((path.parent / item.variant).is_dir() for item in manifest.present)
             )
             for entry in manifest.present:
-                problem = _problem(path.parent, manifest, entry) if with_tree else ""
-                if problem:
-                    message = (
-                        f"{manifest.kernel}: the published variant {entry.variant} {problem}; it "
-                        "is built again"
-                    )
+                if problem := _problem(path.parent, manifest, entry) if with_tree else "":
+                    what = f"{manifest.kernel}: the published variant {entry.variant}"
+                    message = f"{what} {problem}; it is built again"
                     problems.append(finding("KCI314", message, path))
                 elif entry.fingerprint is not None:
                     fingerprints[manifest.kernel, entry.variant] = entry.fingerprint
     return fingerprints, problems
 
 
-def _manifests(place: Path) -> Iterator[Path]:
-    if not place.is_dir():
-        yield place
-    elif (place / FILE_NAME).is_file():
-        yield place / FILE_NAME
-    else:
-        yield from sorted(place.glob(f"*/{FILE_NAME}")) or [place / FILE_NAME]
+def manifest_paths(place: Path) -> list[Path]:
+    """The manifest of a tree, or those of the trees of several kernels."""
+    single = place / FILE_NAME
+    return [single] if single.is_file() else sorted(place.glob(f"*/{FILE_NAME}"))
 
 
 def _problem(tree: Path, manifest: Manifest, entry: Present) -> str:

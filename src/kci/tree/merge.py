@@ -80,10 +80,6 @@ def _is_linked(source: Path, target: Path) -> bool:
     return False
 
 
-_Hashes = dict[str, dict[str, str]]
-"""Hex SHA-256 by variant and file name."""
-
-
 class _Job(Frozen):
     kernel: str
     version: int
@@ -94,6 +90,8 @@ class _Job(Frozen):
     replaced: tuple[Replaced, ...]
     card: str | None
     loaded: Mapping[str, Loading]
+    seen: StatCache
+    """Hashes of the target's files; in the cache, as a tree tells nothing about the machine."""
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
@@ -138,7 +136,11 @@ def merge(
     into = _resolved(into)
     sources = find_sources(artifacts, skip=into, report=report)
     if kernel:
-        sources, planned = _only(kernel, sources, planned)
+        sources = [source for source in sources if source.leg.kernel == kernel]
+        part = planned.kernel(kernel) if planned else None
+        if not sources and not part:
+            raise UsageError(f"no artifact and no plan is about the kernel {kernel!r}")
+        planned = planned and replace(planned, kernels=(part,) if part else ())
     # a plan that skips every variant has fingerprints
     if not sources and not (
         planned and (allow_partial or any(part.fingerprints for part in planned.kernels))
@@ -152,11 +154,10 @@ def merge(
         report(item)
     jobs = _jobs(sources, into, planned, card, loaded)
     for job in jobs:
-        attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
         for old in job.replaced:
             message = (
-                f"{job.kernel}: attempt {attempts[old.variant]} of {old.variant} holds other "
-                f"files than attempt {old.attempt} (digest {old.digest[:12]}), and replaces it"
+                f"{job.kernel}: attempt {old.attempt} of {old.variant} holds other files (digest "
+                f"{old.digest[:12]}) than a later attempt, which replaces it"
             )
             hint = "equal sources should give equal files; the manifest records both digests"
             report(finding("KCI613", message, old.artifact, hint=hint))
@@ -166,35 +167,30 @@ def merge(
         built = [
             _build(job, result.staging) for job, result in zip(jobs, replacements, strict=True)
         ]
-        findings = []
-        for manifest, _ in built:
-            for name in manifest.missing:
-                stale = name in manifest.digests
-                what = "exists only from another source" if stale else "is in no artifact"
-                message = f"{manifest.kernel}: the planned variant {name} {what}"
-                findings.append(finding("KCI606", message))
+        findings = [
+            finding("KCI606", f"{manifest.kernel}: the planned variant {name} {what}")
+            for manifest, _ in built
+            for name in manifest.missing
+            for what in [
+                "exists only from another source"
+                if name in manifest.digests
+                else "is in no artifact"
+            ]
+        ]
         if findings and not allow_partial:
             raise combined_error(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
             replacement.commit()
     for job, (_, hashes) in zip(jobs, built, strict=True):
-        _remember_files(job.target, hashes)
+        with suppress(OSError):  # another process changes the tree
+            job.seen.put_written(hashes)
+            job.seen.save()
     return [manifest for manifest, _ in built]
 
 
 def _resolved(path: Path) -> Path:
     # unlike pathlib's, this ends for a circle of links
     return Path(os.path.realpath(path))
-
-
-def _only(
-    kernel: str, sources: list[Source], planned: Plan | None
-) -> tuple[list[Source], Plan | None]:
-    chosen = [source for source in sources if source.leg.kernel == kernel]
-    part = planned.kernel(kernel) if planned else None
-    if not chosen and not part:
-        raise UsageError(f"no artifact and no plan is about the kernel {kernel!r}")
-    return chosen, planned and replace(planned, kernels=(part,) if part else ())
 
 
 def _jobs(
@@ -208,12 +204,10 @@ def _jobs(
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
     names = sorted({part.name for part in plan.kernels} if plan else grouped)
-
     jobs = []
     for name in names:
         part = plan.kernel(name) if plan else None
         chosen = tuple(newest_source(same) for _, same in sorted(grouped[name].items()))
-        version = _version(name, part, chosen)
         # one kernel of an existing folder of trees stays there
         alone = len(names) == 1 and not (into / name / FILE_NAME).is_file()
         target = into if alone else _resolved(into / name)
@@ -223,10 +217,20 @@ def _jobs(
             for source in grouped[name][best.leg.variant]
             if source.leg.digest != best.leg.digest
         }
-        older = tuple(sorted(replaced, key=attrgetter("variant", "attempt", "artifact", "digest")))
         legs = sorted((source.leg for source in chosen), key=lambda leg: -leg.attempt)
-        own = next((leg.card for leg in legs if leg.card is not None), card)
-        jobs.append(_Job(name, version, plan, part, chosen, target, older, own, loaded))
+        job = _Job(
+            name,
+            _version(name, part, chosen),
+            plan,
+            part,
+            chosen,
+            target,
+            tuple(sorted(replaced, key=attrgetter("variant", "attempt", "artifact", "digest"))),
+            next((leg.card for leg in legs if leg.card is not None), card),
+            loaded,
+            StatCache(target, default_cache() / "trees"),
+        )
+        jobs.append(job)
     return jobs
 
 
@@ -244,58 +248,82 @@ def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -
     return next(iter(versions))
 
 
-def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
+def _build(job: _Job, tree: Path) -> tuple[Manifest, dict[str, str]]:
     tree.mkdir()
     require_tree(job.target)
+    old = read_manifest(job.target)
+    known = {entry.variant: entry for entry in old.present} if old else {}
     present: dict[str, Present] = {}
-    hashes: _Hashes = {}
+    hashes: dict[str, str] = {}
     ids = set()
     for source in job.sources:
         placed, leg = _place(source, tree), source.leg
         refuse_partial(tree / leg.variant)
         ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
-        committed = placed.metadata.kci.committed if placed.metadata.kci else None
-        origin = Origin(
-            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=committed
-        )
-        known = leg.loaded if source.artifact else job.loaded.get(leg.variant)
         present[leg.variant] = Present(
             leg.variant,
             leg.digest,
             leg.backend,
-            origin,
+            Origin(
+                source.artifact,
+                commit,
+                dirty,
+                leg.attempt,
+                leg.builder,
+                committed=placed.metadata.committed,
+            ),
             job.fingerprint(leg),
             objects=leg.objects if leg.objects and leg.objects.runs else None,
-            loaded=job.loading(leg.variant, known),
+            loaded=job.loading(
+                leg.variant, leg.loaded if source.artifact else job.loaded.get(leg.variant)
+            ),
         )
-        hashes[leg.variant] = placed.hashes
-    for entry, carried in _carried_variants(job, present):
-        data, where = carried.metadata, job.target / entry.variant
+        hashes |= {f"{leg.variant}/{name}": digest for name, digest in placed.hashes.items()}
+    for where in sorted(job.target.iterdir()) if job.target.is_dir() else ():
+        name = where.name
+        if name in present or not is_variant_dir(where):
+            continue
         refuse_partial(where)
+        carried = read_sealed(where, _known_hashes(where, job.seen))
+        data = carried.metadata
         if (data.name, data.version) != (job.kernel, job.version):
             message = (
                 f"{where} is {data.name} version {data.version}; this merge is about {job.kernel} "
                 f"version {job.version}"
             )
             raise rule_error("KCI713", message, where, hint="merge into an empty directory")
-        copy(where, tree / entry.variant, linked=True)
-        fits = entry.fingerprint and job.fingerprints.get(entry.variant) == entry.fingerprint
-        present[entry.variant] = replace(entry, stale=not fits and data.unique not in ids)
-        hashes[entry.variant] = carried.hashes
-    manifest = _manifest(job, present, _put_card(job, tree))
+        copy(where, tree / name, linked=True)
+        before = known.get(name, Present(name, "", "", Origin("")))
+        origin = replace(before.origin, carried=True)
+        if before.digest != carried.digest:  # replaced by hand since the merge
+            before = Present(name, carried.digest, "", origin)
+        fits = before.fingerprint and job.fingerprints.get(name) == before.fingerprint
+        present[name] = replace(
+            before,
+            backend=data.backend.type,
+            origin=origin,
+            loaded=job.loading(name, before.loaded),
+            stale=not fits and data.unique not in ids,
+        )
+        hashes |= {f"{name}/{inner}": digest for inner, digest in carried.hashes.items()}
+    planned = tuple(sorted(set(job.planned.planned))) if job.planned else None
+    entries = tuple(present[name] for name in sorted(present))
+    missing = missing_variants(planned, entries)
+    card = _put_card(job, tree, old.card if old else None)
+    manifest = Manifest(
+        job.kernel, job.version, planned, entries, missing, not missing, job.replaced, card
+    )
     (tree / FILE_NAME).write_bytes(encode(manifest))
     _carry_at_top("benchmarks", job, tree)
     (tree / SUMS_NAME).write_bytes(encode_sums(tree_hashes(hashes, tree)))
     return manifest, hashes
 
 
-def _put_card(job: _Job, tree: Path) -> str | None:
-    old = read_manifest(job.target)
-    rendered = old.card if old else None
+def _put_card(job: _Job, tree: Path, rendered: str | None) -> str | None:
+    # `rendered` is the hash of the old tree's
     if job.card:
-        content = job.card.encode()
-        (tree / CARD).write_bytes(content)
+        (tree / CARD).write_bytes(content := job.card.encode())
         return sha256(content).hexdigest()
     if job.card is None or rendered is None:
         _carry_at_top(CARD, job, tree)
@@ -308,71 +336,17 @@ def _carry_at_top(name: str, job: _Job, tree: Path) -> None:
         copy(job.target / name, tree / name, linked=True)
 
 
-def _manifest(job: _Job, present: dict[str, Present], card: str | None) -> Manifest:
-    planned = tuple(sorted(set(job.planned.planned))) if job.planned else None
-    entries = tuple(present[name] for name in sorted(present))
-    missing = missing_variants(planned, entries)
-    return Manifest(
-        job.kernel, job.version, planned, entries, missing, not missing, job.replaced, card
-    )
-
-
 def _place(source: Source, tree: Path) -> SealedVariant:
+    leg = source.leg
     if source.artifact:
-        unpacked = unpack(source.path, tree)
-        if unpacked.leg != source.leg:
-            raise rule_error("KCI612", f"{source.path} changed while it was merged", source.path)
-        return unpacked.sealed
-    directory = tree / source.leg.variant
-    files_to_pack(source.path)
-    copy(source.path, directory)
-    sealed = read_sealed(directory)
-    if sealed.digest != source.leg.digest:
-        raise rule_error("KCI603", f"{source.path} changed while it was merged", source.path)
+        leg, _, sealed = unpack(source.path, tree)
+    else:
+        files_to_pack(source.path)
+        copy(source.path, tree / leg.variant)
+        sealed = read_sealed(tree / leg.variant)
+    if leg != source.leg or sealed.digest != leg.digest:
+        raise rule_error("KCI612", f"{source.path} changed while it was merged", source.path)
     return sealed
-
-
-def _carried_variants(
-    job: _Job, present: dict[str, Present]
-) -> list[tuple[Present, SealedVariant]]:
-    # unchanged files keep their recorded hash
-    if not job.target.is_dir():
-        return []
-    old = read_manifest(job.target)
-    known = {entry.variant: entry for entry in old.present} if old else {}
-    seen = _files_seen(job.target)
-    carried = []
-    for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
-        if directory.name in present:
-            continue
-        sealed = read_sealed(directory, _known_hashes(directory, seen))
-        name, backend = directory.name, sealed.metadata.backend.type
-        before = known.get(name, Present(name, "", "", Origin("")))
-        origin = replace(before.origin, carried=True)
-        if before.digest != sealed.digest:  # replaced by hand since the merge
-            before = Present(name, sealed.digest, "", origin)
-        loaded = job.loading(name, before.loaded)
-        entry = replace(before, backend=backend, origin=origin, loaded=loaded)
-        carried.append((entry, sealed))
-    return carried
-
-
-def _files_seen(tree: Path) -> StatCache:
-    # in the cache: a tree tells nothing about the machine that merged it
-    return StatCache(tree, default_cache() / "trees")
-
-
-def _remember_files(tree: Path, hashes: _Hashes) -> None:
-    seen = _files_seen(tree)
-    with suppress(OSError):  # another process changes the tree
-        seen.put_written(
-            {
-                f"{variant}/{name}": value
-                for variant, files in hashes.items()
-                for name, value in files.items()
-            }
-        )
-        seen.save()
 
 
 def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:

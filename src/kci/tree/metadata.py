@@ -6,7 +6,7 @@ import json
 import keyword
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -26,7 +26,7 @@ from kci.tree.identity import (
     make_digest,
 )
 from kci.utils.atomic import write_atomic
-from kci.utils.bounded_json import read_bounded, reading, strict_object
+from kci.utils.bounded_json import encode_file, read_bounded, reading, strict_object
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import to_type
 from kci.utils.walk import remove_bytecode
@@ -44,15 +44,13 @@ def python_depends(build: Build, backend: str) -> tuple[str, ...]:
             continue
         names = part.python_depends or ()
         known = table.backends.get(name, {}) if name else table.general
-        choice = f"it can hold {', '.join(sorted(known))}"
         for unknown in (item for item in names if item not in known):
             raise rule_error(
                 "KCI720",
                 f"{f'general.{name}' if name else 'general'}.python-depends names {unknown!r}, "
                 "which the loader does not know",
                 "build.toml",
-                hint=f"{choice if known else 'this backend has no curated names'}; no other "
-                "package can be a dependency",
+                hint=f"it can hold {', '.join(sorted(known)) or 'nothing'}, and no other package",
             )
         recorded += names if name in ("", backend) else ()
     return recorded
@@ -84,7 +82,7 @@ MAX_BYTES = 16 * 1024 * 1024
 _LARGEST = 2**64 - 1
 
 
-class BuilderRecord(Frozen):
+class BuilderRecord(Frozen, omit_defaults=True):
     """The tool that built the variant."""
 
     version: str
@@ -96,14 +94,14 @@ class BuilderRecord(Frozen):
             raise ValueError("`commit` and `dirty` come together or not at all")
 
 
-class Provenance(Frozen, rename="kebab"):
+class Provenance(Frozen, rename="kebab", omit_defaults=True):
     """The source of a variant."""
 
     kernel_builder: BuilderRecord
     kernel: GitState | None = None
 
 
-class KciRecord(Frozen):
+class KciRecord(Frozen, omit_defaults=True):
     """kci's own keys, which other readers ignore."""
 
     variant: str
@@ -112,14 +110,14 @@ class KciRecord(Frozen):
     """Commit time in seconds since 1970; orders builds without a clone."""
 
 
-class BackendRecord(Frozen):
+class BackendRecord(Frozen, omit_defaults=True):
     """The backend and the GPU architectures of the code."""
 
     type: Backend
     archs: tuple[str, ...] | None = None
 
 
-class Metadata(Frozen, rename="kebab", kw_only=True):
+class Metadata(Frozen, rename="kebab", kw_only=True, omit_defaults=True):
     """`metadata.json`; fields are in file order."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -133,7 +131,8 @@ class Metadata(Frozen, rename="kebab", kw_only=True):
     upstream: str | tuple[str, ...] | None = None
     source: str | None = None
     python_depends: tuple[str, ...]
-    kernel_depends: tuple[KernelDependency, ...] = ()
+    kernel_depends: tuple[KernelDependency, ...] = msgspec.field(default_factory=lambda: ())
+    """Written also if it is empty."""
     backend: BackendRecord
     digest: Digest | None = None
     provenance: Provenance | None = None
@@ -153,6 +152,16 @@ class Metadata(Frozen, rename="kebab", kw_only=True):
     def unique(self) -> str:
         """The part of the kernel id that identifies the source."""
         return self.id.rpartition(f"_{self.backend.type}_")[2]
+
+    @property
+    def made_from(self) -> GitState | None:
+        """The commit of the sources."""
+        return self.provenance.kernel if self.provenance else None
+
+    @property
+    def committed(self) -> int | None:
+        """The time of that commit."""
+        return self.kci.committed if self.kci else None
 
     @property
     def upstreams(self) -> tuple[str, ...]:
@@ -205,19 +214,7 @@ def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple
 
 def encode(metadata: Metadata) -> bytes:
     """Encode a `metadata.json`, without a final newline."""
-    data = _without_none(msgspec.to_builtins(metadata))
-    return json.dumps(data, indent=2, ensure_ascii=False).encode()
-
-
-def _without_none(value: Any) -> Any:
-    # the reference leaves keys out instead of writing null
-    match value:
-        case dict():
-            return {key: _without_none(item) for key, item in value.items() if item is not None}
-        case list() | tuple():
-            return [_without_none(item) for item in value]
-        case _:
-            return value
+    return encode_file(metadata).rstrip()
 
 
 def read_metadata(path: Path) -> Metadata:
@@ -231,18 +228,16 @@ def decode(data: bytes) -> Metadata:
     raw = strict_object(data)
     origin = raw.get("provenance")
     for key in ("kernel-builder", "kernel"):
-        if isinstance(origin, dict) and isinstance(record := origin.get(key), dict):
-            _name_commit(key, record)
+        record = origin.get(key) if isinstance(origin, dict) else None
+        if not isinstance(record, dict):
+            continue
+        if "sha" in record:  # an older name
+            if "commit" in record:
+                raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
+            record["commit"] = record.pop("sha")
+        if isinstance(commit := record.get("commit"), str):
+            record["commit"] = commit.lower()
     return to_type(raw, Metadata)
-
-
-def _name_commit(key: str, record: dict[str, Any]) -> None:
-    if "sha" in record:  # an older name
-        if "commit" in record:
-            raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
-        record["commit"] = record.pop("sha")
-    if isinstance(commit := record.get("commit"), str):
-        record["commit"] = commit.lower()
 
 
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from kci.errors import FindingsError, UnsafeError, UsageError, rule_error
 from kci.tree.identity import directory_digest
@@ -21,6 +20,7 @@ from kci.utils.archive import (
     SUFFIXES,
     RefusedError,
     TarStream,
+    add_file,
     opened_archive,
     plain_member,
     written_archive,
@@ -31,7 +31,6 @@ from kci.utils.suggest import count
 from kci.utils.walk import (
     Entry,
     collision,
-    is_executable,
     is_lfs_pointer,
     unsafe_name,
     walk_packed,
@@ -56,10 +55,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
         with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
             archive.addfile(plain_member(LEG_NAME, len(text)), io.BytesIO(text))
             for item in files:
-                mode = 0o755 if is_executable(item.path) else 0o644
-                name, size = f"{leg.variant}/{item.name}", item.path.stat().st_size
-                with item.path.open("rb") as file:
-                    archive.addfile(plain_member(name, size, mode), file)
+                add_file(archive, f"{leg.variant}/{item.name}", item.path)
         replacement.commit()
     return out_file
 
@@ -117,16 +113,8 @@ def read_leg(artifact: Path) -> LegRecord:
         return leg
 
 
-class UnpackedArtifact(NamedTuple):
-    """A consistent artifact after unpacking."""
-
-    leg: LegRecord
-    directory: Path
-    sealed: SealedVariant
-
-
-def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
-    """Unpack to `into_dir/<variant>`, whole or not at all.
+def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path, SealedVariant]:
+    """Unpack to `into_dir/<variant>`, which is returned with the records, whole or not at all.
 
     Raises UnsafeError, FindingsError or MissingToolError.
     """
@@ -151,7 +139,7 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
         if target.exists() or target.is_symlink():
             raise FindingsError(f"{target} already exists", "unpack into another directory")
         variant_dir.rename(target)
-    return UnpackedArtifact(leg, target, sealed)
+    return leg, target, sealed
 
 
 @contextmanager
@@ -212,7 +200,7 @@ def _check(
         message = error.message.replace(str(variant_dir), variant_dir.name)
         raise rule_error(rule, f"{artifact}: {message}", artifact) from error
     metadata = sealed.metadata
-    source = (metadata.provenance.kernel if metadata.provenance else None) or leg.source
+    source = metadata.made_from or leg.source
     for field, claimed, recorded in (
         ("kernel", leg.kernel, metadata.name),
         ("version", leg.version, metadata.version),

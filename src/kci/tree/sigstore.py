@@ -5,9 +5,8 @@ optional.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,14 +18,6 @@ from kci.utils.bounded_json import decode_json, read_bounded
 from kci.utils.frozen import Frozen
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-
-
-class _Envelope(Frozen):
-    payload: str
-
-
-class _BundleEnvelope(Frozen, rename="camel"):
-    dsse_envelope: _Envelope
 
 
 class StatementSubject(Frozen):
@@ -52,24 +43,11 @@ class SigningContext(Frozen):
     commit: str = ""
     workflow: str = ""
 
-    def disagreements(self, predicate: Mapping[str, Any]) -> list[str]:
-        """List the contradictions in a predicate."""
-        return [
-            f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {expected!r}"
-            for name, expected in msgspec.structs.asdict(self).items()
-            if expected and predicate.get(name) != expected
-        ]
-
 
 def unverified_statement(data: bytes) -> Statement:
     """Read a bundle's statement, unverified. Raises ValueError."""
-    try:
-        payload = base64.b64decode(
-            decode_json(data, _BundleEnvelope).dsse_envelope.payload, validate=True
-        )
-    except binascii.Error:
-        raise ValueError("its payload is not base64") from None
-    return read_statement(payload)
+    payload = decode_json(data, _Bundle).dsse_envelope.payload
+    return read_statement(base64.b64decode(payload, validate=True))
 
 
 def read_statement(payload: bytes) -> Statement:
@@ -90,14 +68,10 @@ def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = Non
     """
     if not context.repository:
         raise ValueError("no repository is named whose workflows may sign")
-    try:
+    with _needing_sigstore():
         from sigstore.errors import Error
         from sigstore.models import Bundle
         from sigstore.verify import Verifier, policy
-    except ImportError as error:
-        raise MissingToolError(
-            "the sigstore package is not installed", "pip install 'kci[sign]'"
-        ) from error
     issuer = policy.OIDCIssuerV2("https://token.actions.githubusercontent.com")
     policies: list[Any] = [issuer, policy.OIDCSourceRepositoryURI(_GITHUB + context.repository)]
     if context.workflow:
@@ -113,6 +87,15 @@ def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = Non
     if kind != "application/vnd.in-toto+json":
         raise ValueError(f"its payload is {kind[:60]!r}, not an in-toto statement")
     return read_statement(payload)
+
+
+@contextmanager
+def _needing_sigstore() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        hint = "pip install 'kci[sign]'"
+        raise MissingToolError("the sigstore package is not installed", hint) from error
 
 
 def _trust_config(path: Path) -> Any:
@@ -133,15 +116,11 @@ def _trust_config(path: Path) -> Any:
 @contextmanager
 def run_signer(trust: Path | None) -> Iterator[RunSigner]:
     """Yield a signer with the CI identity. Raises MissingToolError without one."""
-    try:
+    with _needing_sigstore():
         from sigstore.models import ClientTrustConfig
         from sigstore.oidc import IdentityToken, detect_credential
         from sigstore.sign import SigningContext as Service
         from sigstore.verify import Verifier
-    except ImportError as error:
-        raise MissingToolError(
-            "the sigstore package is not installed", "pip install 'kci[sign]'"
-        ) from error
     with _signing():
         token = detect_credential()
     if token is None:
@@ -211,7 +190,7 @@ class _Chain(Frozen):
 
 class _Material(Frozen, rename="camel"):
     certificate: _Raw | None = None
-    x509_certificate_chain: _Chain | None = None
+    x509_certificate_chain: _Chain = _Chain()
 
 
 class _MessageDigest(Frozen):
@@ -224,34 +203,30 @@ class _MessageSignature(Frozen, rename="camel"):
     signature: Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class _Bundle(Frozen, rename="camel"):
-    verification_material: _Material
-    message_signature: _MessageSignature | None = None
+class _Envelope(Frozen):
+    payload: str = ""
 
-    @property
-    def certificate(self) -> bytes:
-        """Empty without one."""
-        chain = self.verification_material.x509_certificate_chain
-        first = self.verification_material.certificate or (
-            chain.certificates[0] if chain and chain.certificates else None
-        )
-        return base64.b64decode(first.raw_bytes, validate=True) if first else b""
+
+class _Bundle(Frozen, rename="camel"):
+    verification_material: _Material = _Material()
+    dsse_envelope: _Envelope = _Envelope()
+    message_signature: _MessageSignature | None = None
 
 
 def signature_problem(bundle: bytes, signed: bytes) -> str:
     """The reason why a bundle cannot be a signature of the bytes; empty if it can."""
     try:
         read = decode_json(bundle, _Bundle)
-        certificate = read.certificate
+        material = read.verification_material
+        chain = material.x509_certificate_chain.certificates
+        certificates = [item for item in (material.certificate, *chain) if item]
+        if not any(base64.b64decode(item.raw_bytes, validate=True) for item in certificates[:1]):
+            return "its signature has no certificate"
     except ValueError as error:
         return f"its signature is not a Sigstore bundle: {error}"
     if not read.message_signature:
         return "its signature is not a signature of a file"
-    if not certificate:
-        return "its signature has no certificate"
-    digest = read.message_signature.message_digest
-    if digest != _MessageDigest(
-        "SHA2_256", base64.b64encode(hashlib.sha256(signed).digest()).decode()
-    ):
+    digest = base64.b64encode(hashlib.sha256(signed).digest()).decode()
+    if read.message_signature.message_digest != _MessageDigest("SHA2_256", digest):
         return "its signature is about other metadata"
     return ""

@@ -17,7 +17,7 @@ import msgspec
 from kci.config.sources.card import CARD
 from kci.errors import rule_error
 from kci.tree.artifacts import is_variant_dir
-from kci.tree.identity import SIGNATURE, file_hash, file_hashes
+from kci.tree.identity import SIGNATURE, differences, file_hash, file_hashes
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.pack import unpackable_entries
@@ -37,16 +37,12 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 
 def encode_sums(hashes: Mapping[str, str]) -> bytes:
-    """Encode hex sha256 by path as coreutils' sha256sum does."""
-    lines = []
-    for name in sorted(hashes):
-        escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-        lines.append(f"{'' if escaped == name else chr(92)}{hashes[name]}  {escaped}\n")
-    return "".join(lines).encode()
+    """Encode hex sha256 by path, as `sha256sum --check` reads it."""
+    return "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes)).encode()
 
 
 def decode_sums(data: bytes) -> dict[str, str]:
-    """Decode `encode_sums`. Raises ValueError, also for escaped names."""
+    """Decode `encode_sums`. Raises ValueError."""
     pairs = [line.partition("  ")[::2] for line in data.decode().split("\n")[:-1]]
     hashes = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
     if encode_sums(hashes) != data:
@@ -54,21 +50,21 @@ def decode_sums(data: bytes) -> dict[str, str]:
     return hashes
 
 
-def tree_hashes(variants: Mapping[str, Mapping[str, str]], tree: Path) -> dict[str, str]:
-    """Map every path of a tree that has a checksum to its hash; variants are hashed already."""
-    hashes = {
-        f"{variant}/{name}": digest
-        for variant, files in variants.items()
-        for name, digest in files.items()
-        if name != SIGNATURE
+def tree_hashes(variants: Mapping[str, str], tree: Path) -> dict[str, str]:
+    """Map every path of a tree that has a checksum to its hash; those in variants are known."""
+    hashes = {**variants}
+    for item in files_at_top(tree):
+        if item.regular and item.name.partition("/")[0] in ("benchmarks", FILE_NAME):
+            hashes[item.name] = file_hash(item.path)
+    return _without_signatures(hashes)
+
+
+def _without_signatures(hashes: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: digest
+        for name, digest in hashes.items()
+        if name != BUNDLE_NAME and not is_bytecode(name) and name.partition("/")[2] != SIGNATURE
     }
-    for name in ("benchmarks", FILE_NAME):
-        path = tree / name
-        if path.is_dir():
-            hashes |= {f"{name}/{inner}": digest for inner, digest in file_hashes(path).items()}
-        elif path.exists():
-            hashes[name] = file_hash(path)
-    return {name: digest for name, digest in hashes.items() if not is_bytecode(name)}
 
 
 BUNDLE_NAME = "kci-attestation.sigstore.json"
@@ -115,15 +111,6 @@ def files_at_top(tree: Path) -> Iterator[Entry]:
 PREDICATE_TYPE = f"{HOME}/attestations/v1"
 
 
-def signed_files(tree: Path) -> dict[str, str]:
-    """Hashes of all files but signatures."""
-    return {
-        name: digest
-        for name, digest in file_hashes(tree).items()
-        if name != BUNDLE_NAME and not is_bytecode(name) and name.partition("/")[2] != SIGNATURE
-    }
-
-
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
     """Make the statement to sign. Raises FindingsError for an unreadable tree."""
     manifest = read_manifest(tree)
@@ -140,7 +127,7 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
     }
     subjects = tuple(
         StatementSubject(name, {"sha256": digest})
-        for name, digest in sorted(signed_files(tree).items())
+        for name, digest in sorted(_without_signatures(file_hashes(tree)).items())
     )
     return Statement(STATEMENT_TYPE, subjects, PREDICATE_TYPE, predicate)
 
@@ -165,20 +152,22 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
     """List the statement's differences from the tree and the context."""
     manifest = read_manifest(tree)
     predicate = statement.predicate
-    differences = context.disagreements(predicate)
+    found = [
+        f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {expected!r}"
+        for name, expected in msgspec.structs.asdict(context).items()
+        if expected and predicate.get(name) != expected
+    ]
     claimed = (predicate.get("kernel"), predicate.get("version"))
     if manifest and claimed != (manifest.kernel, manifest.version):
-        differences.append(
+        found.append(
             f"it is about {claimed[0]} version {claimed[1]}, the tree is {manifest.kernel} "
             f"version {manifest.version}"
         )
-    signed = {item.name: item.digest.get("sha256") for item in statement.subject}
-    there = signed_files(tree)
-    for name in sorted(signed.keys() | there.keys()):
-        if name not in there:
-            differences.append(f"{name} was signed and is not there")
-        elif name not in signed:
-            differences.append(f"{name} is there and was not signed")
-        elif signed[name] != there[name]:
-            differences.append(f"{name} is not the file that was signed")
-    return differences
+    signed = {item.name: item.digest.get("sha256", "") for item in statement.subject}
+    words = (
+        "was signed and is not there",
+        "is not the file that was signed",
+        "is there and was not signed",
+    )
+    there = _without_signatures(file_hashes(tree))
+    return found + [message for _, message in differences(signed, there, *words)]

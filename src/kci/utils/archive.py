@@ -18,6 +18,7 @@ from kci.diagnostics import finding
 from kci.errors import MissingToolError, UnsafeError, rule_error
 from kci.utils.atomic import start_writing
 from kci.utils.frozen import Frozen
+from kci.utils.walk import is_executable
 
 SUFFIXES = (".tar", ".tar.zst")
 
@@ -204,6 +205,13 @@ def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
     member.size = size
     member.mode = mode
     return member
+
+
+def add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
+    """Add a file as a member of this name; OSError."""
+    mode = 0o755 if is_executable(path) else 0o644
+    with path.open("rb") as file:
+        archive.addfile(plain_member(name, path.stat().st_size, mode), file)
 
 
 @contextmanager

@@ -31,7 +31,6 @@ _NUMBER = re.compile(
     r"(?<![\w.])(?:(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?!\w|\.\d)"
     r"|\d+(?:\.\d+)?(?= ?(?:%|(?:[mnu]?s|sec|seconds|minutes|[KMGT]i?B|bytes)\b)))"
 )
-_SPACE = re.compile(r"\s+")
 _ERROR_WORDS = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _LINE_LENGTH = 200
 _READ, _LINES = 64 * MAX_LENGTH, 1000
@@ -107,8 +106,8 @@ def _lines(text: str) -> list[str]:
 
 
 def outage_class(error: str) -> str:
-    """The class of the outage that an error reports; empty for an error of the kernel or its
-    toolchain.
+    """The class of the outage (a machine, a network or a service failed) that an error reports;
+    empty for an error of the kernel or its toolchain.
     """
     lines = [_read(line) for line in _lines(error)]
     kinds = [line.outage for line in lines if line.outage]
@@ -118,16 +117,11 @@ def outage_class(error: str) -> str:
     return next((kind for kind in kinds if kind != "index"), "".join(kinds[:1]))
 
 
-def is_outage(error: str) -> bool:
-    """True if a machine, a network or a service failed, and not the kernel."""
-    return bool(outage_class(error))
-
-
 def is_external(error: str) -> bool:
     """True if a skipped leg counts as failed: no machine can get what it lacks, such as a removed
     wheel.
     """
-    return any(line.of_the_world for line in map(_read, _lines(error))) and not is_outage(error)
+    return any(line.of_the_world for line in map(_read, _lines(error))) and not outage_class(error)
 
 
 def _main_line(lines: list[str]) -> int:
@@ -174,7 +168,7 @@ def cause_of(error: str, kernel: str, variant: str) -> str:
         if name:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stand_in, text)
     text = _NUMBER.sub("#", _HEX.sub("#", text))
-    return _SPACE.sub(" ", text).strip()[:MAX_LENGTH] or "an error without a text"
+    return " ".join(text.split())[:MAX_LENGTH] or "an error without a text"
 
 
 def cause_id(cause: str) -> str:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection
 
 from kci.matrix.variants import KernelMatrix
-from kci.publish.hub import ListedVariant, TreeListing
+from kci.publish.listing import ListedVariant, TreeListing
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line
 

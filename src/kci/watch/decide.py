@@ -37,7 +37,6 @@ class IssueAction(Frozen):
     id: str
     title: str
     body: str
-    flaky: bool
     legs: tuple[str, ...]
     """The legs that still fail; for a close, all that failed."""
     tell: tuple[str, ...]
@@ -54,8 +53,6 @@ class LegState(msgspec.Struct):
     """The latest."""
     failures: dict[str, int] = {}
     """Failures since the latest pass, by cause."""
-    runs: int = 0
-    """Consecutive runs in which it has failed."""
     last: int = -1
     machine: str = ""
     first: int = -1
@@ -156,8 +153,11 @@ class FailureTracker(msgspec.Struct):
             confirmed, key=lambda item: len(self._possible_changes(self.legs[item[0].leg]))
         ):
             self._join(failure, cause)
+        open_causes = self._open_causes()
         for failure in run.failed:
-            self._join_open_issue(failure)
+            state, kernel = self.legs[failure.leg], leg_of(failure.leg).kernel
+            if not state.flaky and (kernel, state.cause) in open_causes:
+                self._join(failure, state.cause)
         for leg in run.passed:
             self._record_pass(leg)
         if self.open:
@@ -178,12 +178,7 @@ class FailureTracker(msgspec.Struct):
         backends if possible.
         """
         looked = {failure.leg for failure in run.earlier}
-        open_causes = {
-            (kernel, issue.cause)
-            for issue in self.open.values()
-            if not issue.flaky
-            for kernel in issue.kernels
-        }
+        open_causes = self._open_causes()
         by_cause: dict[tuple[str, str, bool], dict[str, str]] = {}
         for failure in run.failed:
             leg, state = leg_of(failure.leg), self.legs.get(failure.leg)
@@ -202,14 +197,12 @@ class FailureTracker(msgspec.Struct):
             return ""
         cause = state.cause = cause_of(failure.error, leg.kernel, leg.variant)
         state.failures[cause] = state.failures.get(cause, 0) + 1
-        if state.last != self.number:
-            state.runs += 1
         if state.first < 0:
             state.first = self.number
         state.last, state.machine = self.number, failure.machine
         # what has shown its other color is no proof against itself
         turned = self.flakes.get(cause, {}).get(leg.kernel, [])
-        if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._recent(turned))):
+        if not still or (state.results < _STAYS_BROKEN and (state.flaky or self._recent(turned))):
             return ""
         mixed = not state.issues and sum(state.failures.values()) >= _MAX_MIXED_FAILURES
         if not mixed and state.failures[cause] < _CONFIRMATIONS:
@@ -217,20 +210,16 @@ class FailureTracker(msgspec.Struct):
         state.flaky = False
         return cause
 
-    def _join_open_issue(self, failure: Failure) -> None:
-        state, kernel = self.legs[failure.leg], leg_of(failure.leg).kernel
-        same = [
-            issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky
-        ]
-        if not state.flaky and any(kernel in issue.kernels for issue in same):
-            self._join(failure, state.cause)
+    def _open_causes(self) -> set[tuple[str, str]]:
+        issues = (issue for issue in self.open.values() if not issue.flaky)
+        return {(kernel, issue.cause) for issue in issues for kernel in issue.kernels}
 
     def _record_pass(self, leg: str) -> None:
         state = self._state_of(leg)
         if state.failures:
             self._record_recovery(leg, state)
         state.failures.clear()
-        state.runs, state.first, state.passed = 0, -1, self.number
+        state.first, state.passed = -1, self.number
         state.add(self.runs[-1], failing=False)
         if state.flaky and not self._recent(state.flakes):
             state.flaky = False
@@ -335,7 +324,6 @@ class FailureTracker(msgspec.Struct):
             key,
             title=f"{first_of(issue.kernels, 3)}: {plain(demangled(issue.cause))}"[:200].rstrip(),
             body=issue_body(key, issue, recovered=closed),
-            flaky=issue.flaky,
             legs=tuple(sorted(issue.all if closed else issue.pending)),
             tell=people_to_notify(self.policy.tell, issue.all),
             since=issue.since.run,

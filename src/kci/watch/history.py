@@ -28,7 +28,7 @@ from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import VersionedRecord, read_record
 from kci.utils.frozen import Frozen
 from kci.utils.git import last_line, remote_git, run_git
-from kci.watch.causes import error_line, excerpt, is_external, is_outage
+from kci.watch.causes import error_line, excerpt, is_external, outage_class
 
 MAX_BYTES = 64 * 1024 * 1024
 _DIGITS = 19
@@ -152,10 +152,11 @@ class RunFacts(Frozen):
 
     def changes(self, before: RunFacts) -> list[tuple[str, str, str]]:
         """The changes since a run: catalog or commit, the old one, and the new one."""
-        pairs = (
-            (what, getattr(before, what), getattr(self, what)) for what in ("catalog", "commit")
-        )
-        return [(what, old, new) for what, old, new in pairs if old != new]
+        return [
+            (what, old, new)
+            for what in ("catalog", "commit")
+            if (old := getattr(before, what)) != (new := getattr(self, what))
+        ]
 
 
 class RecordedRun(VersionedRecord, omit_defaults=True):
@@ -248,7 +249,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
 def _has_failed(item: LegResult) -> bool:
     if item.outcome is LegOutcome.SKIPPED:
         return is_external(item.error)
-    return item.outcome is LegOutcome.FAILED and not is_outage(item.error)
+    return item.outcome is LegOutcome.FAILED and not outage_class(item.error)
 
 
 def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:

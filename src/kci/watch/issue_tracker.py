@@ -75,10 +75,12 @@ class GitHubApi:
             )
         return bytes(done.stdout)
 
-    def request_as(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
-        """As `request`, with the response decoded as `shape`; FindingsError if it does not fit."""
+    def get(self, shape: type[_Shape], path: str) -> _Shape:
+        """The answer about a path, decoded as `shape`; as `request`, and FindingsError if it does
+        not fit.
+        """
         try:
-            return decode_json(self.request(method, path, **fields), shape)
+            return decode_json(self.request("GET", path), shape)
         except ValueError as error:
             raise FindingsError(f"cannot read GitHub's answer: {error}") from None
 
@@ -111,7 +113,7 @@ class _Artifacts(Frozen):
 def run_artifacts(api: GitHubApi, run: int) -> Iterator[Artifact]:
     """The artifacts of a run; FindingsError if GitHub refuses or does not answer."""
     path = f"actions/runs/{run}/artifacts"
-    return all_pages(lambda page: api.request_as(_Artifacts, "GET", f"{path}?{page}").artifacts)
+    return all_pages(lambda page: api.get(_Artifacts, f"{path}?{page}").artifacts)
 
 
 def without_lost(index: TreeIndex, api: GitHubApi, warn: Callable[[str], None]) -> TreeIndex:
@@ -173,9 +175,7 @@ class GitHubIssues(GitHubApi):
 
     def issues(self) -> Iterator[TrackedIssue]:
         query = f"issues?state=all&creator={BOT}&sort=created&direction=desc"
-        for item in all_pages(
-            lambda page: self.request_as(list[TrackedIssue], "GET", f"{query}&{page}")
-        ):
+        for item in all_pages(lambda page: self.get(list[TrackedIssue], f"{query}&{page}")):
             if item.pull_request is None and item.user and item.user.login == BOT:
                 yield item
 
@@ -199,11 +199,7 @@ def apply_actions(
     unmatched: dict[tuple[str, int], TrackedIssue] = {}
     twice: list[TrackedIssue] = []
     for issue in tracker.issues():
-        if (
-            issue.key is not None
-            and unmatched.setdefault(issue.key, issue) is not issue
-            and issue.is_open
-        ):
+        if issue.key and unmatched.setdefault(issue.key, issue) is not issue:
             twice.append(issue)
     ours = [(action, unmatched.pop((action.id, action.since), None)) for action in actions]
     report = []

@@ -97,16 +97,14 @@ class PullRequestComments(GitHubApi):
     hint = "may the job write to pull requests (pull-requests: write)?"
 
     def run(self, number: int) -> WorkflowRun:
-        return self.request_as(WorkflowRun, "GET", f"actions/runs/{number}")
+        return self.get(WorkflowRun, f"actions/runs/{number}")
 
     def open_pull_requests(self, run: WorkflowRun) -> list[PullRequestState]:
         """The open pull requests with this head commit; GitHub names none for a run of a fork."""
         if not run.head_repository or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
-        pulls = self.request_as(
-            list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page=100"
-        )
+        pulls = self.get(list[PullRequestState], f"pulls?state=open&head={head}&per_page=100")
         return [pull for pull in pulls if pull.head.sha == run.head_sha and pull.state == "open"]
 
     def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
@@ -131,7 +129,7 @@ class PullRequestComments(GitHubApi):
         was done.
         """
         path = f"issues/{number}/comments"
-        every = all_pages(lambda page: self.request_as(list[Comment], "GET", f"{path}?{page}"))
+        every = all_pages(lambda page: self.get(list[Comment], f"{path}?{page}"))
         own = [item for item in every if item.user and item.user.login == BOT and any(item.key)]
         if not own:
             self.request("POST", path, body=body)

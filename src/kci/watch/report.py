@@ -5,9 +5,10 @@ and system.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache
 from typing import NamedTuple
 
 from kci.matrix.archs import natural
@@ -32,12 +33,8 @@ class CellState(enum.StrEnum):
     PASSES = "passes"
 
 
-_SYMBOLS = {
-    CellState.FAILS: "✗",
-    CellState.FLAKY: "≈",
-    CellState.UNKNOWN: "?",
-    CellState.PASSES: "✓",
-}
+_SYMBOLS = dict(zip(CellState, "✗≈?✓", strict=True))
+_RANKS = list(CellState)
 
 
 class GridColumn(NamedTuple):
@@ -57,57 +54,50 @@ class GridColumn(NamedTuple):
 
 
 class GridCell(Frozen):
-    """The state of one leg."""
+    """One leg, in its environment."""
 
     variant: str
     column: GridColumn
-    state: CellState
-    runs: int
-    """Consecutive known results with this state."""
+    leg: LegState
     days: int | None
-    """Days from the first of them to the last run; None without a readable date."""
-    since: RunFacts | None
-    """The run of the first of them; None without a known result."""
-    before: RunFacts | None = None
-    failure: Failure | None = None
+    """Days from the first of the results in a row to the last run; None without a readable
+    date."""
+
+    @property
+    def state(self) -> CellState:
+        if self.leg.flaky:
+            return CellState.FLAKY
+        if self.leg.failing:
+            return CellState.FAILS
+        return CellState.PASSES if self.leg.latest else CellState.UNKNOWN
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.leg.failure if self.leg.failing or self.leg.flaky else None
 
     @property
     def age(self) -> str:
-        if not self.since:
-            return ""
-        return f"{self.days} d" if self.days is not None else count(self.runs, "run")
+        return "" if self.days is None else f"{self.days} d"
 
     @property
     def began(self) -> str:
-        if not self.since:
-            return "No result is known."
-        began = (
-            f"Since run {self.since.run} ({self.since.at[:10]}), {count(self.runs, 'result')} in "
-            "a row."
-        )
-        if not self.before:
+        """The first of the results in a row, as far as known."""
+        since, before = self.leg.since, self.leg.before
+        if not since:
+            return ""
+        results = count(self.leg.results, "result")
+        began = f"Since run {since.run} ({since.at[:10]}), {results} in a row."
+        if not before:
             return began
         changes = [
             f"{what} {old[:12] or 'unknown'} to {new[:12] or 'unknown'}"
-            for what, old, new in reversed(self.since.changes(self.before))
+            for what, old, new in reversed(since.changes(before))
         ]
         new = (
             "; ".join(changes)
             or "neither commit nor catalog changed: a package, an image or a machine did"
         )
-        return f"{began} It last differed in run {self.before.run}. New then: {new}."
-
-
-class KernelCells(Frozen):
-    """The legs of a kernel, sorted by column and variant."""
-
-    kernel: str
-    cells: tuple[GridCell, ...]
-
-    @property
-    def worst(self) -> CellState:
-        states = {cell.state for cell in self.cells}
-        return next(state for state in CellState if state in states)
+        return f"{began} It last differed in run {before.run}. New then: {new}."
 
 
 class GridCause(Frozen):
@@ -115,7 +105,7 @@ class GridCause(Frozen):
 
     cause: str
     is_open: bool
-    legs: tuple[str, ...]
+    legs: int
     kernels: tuple[str, ...]
 
 
@@ -123,35 +113,40 @@ class LegGrid(Frozen):
     """The state of all legs after the last run."""
 
     latest: RunFacts | None
-    columns: tuple[GridColumn, ...]
-    kernels: tuple[KernelCells, ...]
-    causes: tuple[GridCause, ...]
-
-    def count(self, state: CellState) -> int:
-        return sum(cell.state is state for kernel in self.kernels for cell in kernel.cells)
+    columns: list[GridColumn]
+    kernels: dict[str, list[GridCell]]
+    """Sorted by state and name; the legs of each by column and variant."""
+    causes: list[GridCause]
 
 
 def make_grid(watch: FailureTracker) -> LegGrid:
     """The state of each leg after the runs that `watch` has followed."""
-    recent = [leg for leg, seen in watch.seen.items() if watch.number - seen < RECENT_RUNS]
-    shown = {leg: watch.legs.get(leg, LegState()) for leg in recent}
+    shown = {
+        leg: watch.legs.get(leg, LegState())
+        for leg, seen in watch.seen.items()
+        if watch.number - seen < RECENT_RUNS
+    }
     latest = watch.runs[-1] if watch.runs else None
     by_kernel: dict[str, list[GridCell]] = {}
-    for leg, state in shown.items():
-        by_kernel.setdefault(leg_of(leg).kernel, []).append(_cell(leg, state, latest))
-    rows = [
-        KernelCells(
-            name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant)))
-        )
+    for key, state in shown.items():
+        leg = leg_of(key)
+        column = GridColumn(leg.backend, leg.torch, leg.compute, leg.system)
+        cell = GridCell(leg.variant, column, state, _days(state.since, latest))
+        by_kernel.setdefault(leg.kernel, []).append(cell)
+    kernels = {
+        name: sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant))
         for name, cells in by_kernel.items()
-    ]
-    states = list(CellState)
-    kernels = tuple(
-        sorted(rows, key=lambda kernel: (states.index(kernel.worst), natural(kernel.kernel)))
+    }
+    ordered = sorted(
+        kernels,
+        key=lambda name: (min(_RANKS.index(cell.state) for cell in kernels[name]), natural(name)),
     )
-    columns = {cell.column for kernel in kernels for cell in kernel.cells}
+    columns = {cell.column for cells in kernels.values() for cell in cells}
     return LegGrid(
-        latest, tuple(sorted(columns, key=_column_order)), kernels, _causes(watch, shown)
+        latest,
+        sorted(columns, key=_column_order),
+        {name: kernels[name] for name in ordered},
+        _causes(watch, shown),
     )
 
 
@@ -159,16 +154,13 @@ def markdown_report(grid: LegGrid, title: str) -> str:
     """Render the report: a table per backend and the errors of failing legs, with log text
     escaped.
     """
+    cells = [(kernel, cell) for kernel, own in grid.kernels.items() for cell in own]
     values = {
         "grid": grid,
         "title": title,
         "symbols": _SYMBOLS,
-        "failing": [
-            (kernel.kernel, cell)
-            for kernel in grid.kernels
-            for cell in kernel.cells
-            if cell.failure
-        ],
+        "counts": Counter(cell.state for _, cell in cells),
+        "failing": [(kernel, cell) for kernel, cell in cells if cell.failure],
         "shown": SHOWN,
         "block": lambda text: "\n".join(f"    {plain(line)}" for line in text.splitlines()[:20]),
         "text": lambda text: plain(text).translate(_MARKUP),
@@ -182,24 +174,7 @@ _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for cha
 """Escapes for HTML, table borders and links."""
 
 
-def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
-    leg = leg_of(key)
-    shown = CellState.PASSES if state.latest else CellState.UNKNOWN
-    shown = CellState.FAILS if state.failing else shown
-    shown = CellState.FLAKY if state.flaky else shown
-    return GridCell(
-        variant=leg.variant,
-        column=GridColumn(leg.backend, leg.torch, leg.compute, leg.system),
-        state=shown,
-        runs=state.results,
-        days=_days(state.since.at, latest.at) if state.since and latest else None,
-        since=state.since,
-        before=state.before,
-        failure=state.failure if state.failing or state.flaky else None,
-    )
-
-
-def _causes(watch: FailureTracker, shown: Mapping[str, LegState]) -> tuple[GridCause, ...]:
+def _causes(watch: FailureTracker, shown: Mapping[str, LegState]) -> list[GridCause]:
     opened = [
         (issue.cause, leg) for issue in watch.open.values() for leg in issue.pending & shown.keys()
     ]
@@ -215,23 +190,18 @@ def _causes(watch: FailureTracker, shown: Mapping[str, LegState]) -> tuple[GridC
         names, legs = map(set, zip(*same, strict=True))
         cause = names.pop() if len(names) == 1 else error
         kernels = tuple(sorted({leg_of(leg).kernel for leg in legs}))
-        merged.append(GridCause(cause, bool(legs & listed), tuple(sorted(legs)), kernels))
-    return tuple(sorted(merged, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
+        merged.append(GridCause(cause, bool(legs & listed), len(legs), kernels))
+    return sorted(merged, key=lambda item: (not item.is_open, -item.legs, item.cause))
 
 
-@lru_cache(maxsize=65536)
-def _days(start: str, end: str) -> int | None:
-    try:
-        return max(0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).days)
-    except (ValueError, TypeError):
-        return None
+def _days(since: RunFacts | None, latest: RunFacts | None) -> int | None:
+    if since and latest:
+        with suppress(ValueError, TypeError):
+            start, end = (datetime.fromisoformat(run.at) for run in (since, latest))
+            return max(0, (end - start).days)
+    return None
 
 
 def _column_order(column: GridColumn) -> tuple[object, ...]:
-    return (
-        column.backend,
-        natural(column.torch.strip("-")),
-        natural(column.compute.strip("-")),
-        column.system,
-        column,
-    )
+    torch, compute = (natural(version.strip("-")) for version in (column.torch, column.compute))
+    return column.backend, torch, compute, column

@@ -48,12 +48,12 @@ def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
     built, tested = (
         {leg[:2] for leg in suspected if leg.on_hardware is there} for there in (False, True)
     )
-    legs = []
-    for leg in plan.legs:
-        if leg.role is Role.WHOLE and (
-            again := tuple(name for name in leg.variants if (leg.kernel, name) in built)
-        ):
-            legs.append(replace(leg, variant=" ".join(again), variants=again))
+    legs = [
+        replace(leg, variant=" ".join(again), variants=again)
+        for leg in plan.legs
+        if (again := tuple(name for name in leg.variants if (leg.kernel, name) in built))
+        and leg.role is Role.WHOLE
+    ]
     tests = [
         test for test in plan.tests if any((test.kernel, name) in tested for name in test.variants)
     ]
@@ -113,10 +113,9 @@ def watch_leg(
         lacks = isinstance(error, MissingToolError | UnfinishedBuildError)
         outcome = LegOutcome.SKIPPED if lacks else LegOutcome.FAILED
         error_text = f"{first}\n{more}" if more.strip() not in ("", first) else first
-        failed = replace(base, outcome=outcome, error=error_text)
         unknown = replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")
-        others = [torch for torch in loads if torch != base.torch]
-        return [failed, *(replace(unknown, torch=torch) for torch in others)]
+        others = (replace(unknown, torch=torch) for torch in loads if torch != base.torch)
+        return [replace(base, outcome=outcome, error=error_text), *others]
     results = [] if base.torch in loads else [base]
     for torch in loads:
         how = (f"--kernel={kernel}", f"--variant={base.variant}", f"--torch={torch}")
@@ -151,11 +150,11 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
     a bad one.
     """
     sources = find_sources([artifacts]) if artifacts.is_dir() else []
-    directories = []
-    for name in sorted(set(names)):
-        if same := [source for source in sources if source.leg.variant == name]:
-            directories.append(unpack(newest_source(same).path, into).directory)
-    return directories
+    return [
+        unpack(newest_source(same).path, into)[1]
+        for name in sorted(set(names))
+        if (same := [source for source in sources if source.leg.variant == name])
+    ]
 
 
 def watch_hardware(
@@ -190,13 +189,9 @@ def watch_hardware(
         yield _tested(result, "on this machine", directory, place, log, cache=cache, python=python)
 
 
-def write_results(folder: Path, results: Sequence[LegResult]) -> list[Path]:
+def write_results(folder: Path, results: Sequence[LegResult]) -> None:
     """Write each result into a JSON file of the folder, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        folder / f"{result.variant}.torch-{result.torch or 'none'}.json": result
-        for result in results
-    }
-    for path, result in files.items():
-        write_atomic(path, msgspec.json.encode(result) + b"\n")
-    return list(files)
+    for result in results:
+        name = f"{result.variant}.torch-{result.torch or 'none'}.json"
+        write_atomic(folder / name, msgspec.json.encode(result) + b"\n")

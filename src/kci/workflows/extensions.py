@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,74 +24,42 @@ _MOST_LEVELS = 100
 
 
 def load_workflow(text: str) -> Any:
-    """Parse a workflow file as GitHub does; ValueError, one line, for anything else."""
+    """Parse a workflow file as GitHub does, each scalar as text; ValueError, one line, for anything
+    else.
+    """
     import yaml
 
+    nodes, begun, sizes = 0, list[tuple[str | None, int]](), dict[str | None, int]()
     try:
-        level = 0
         for event in yaml.parse(text, Loader=_loader()):
-            level += isinstance(event, yaml.CollectionStartEvent)
-            level -= isinstance(event, yaml.CollectionEndEvent)
-            if level > _MOST_LEVELS:
-                raise ValueError("it is nested too deeply")
-        loader = _loader()(text)
-        try:
-            node = loader.get_single_node()
-            if _size(node, {}) > _MOST_NODES:
-                raise ValueError("its aliases make it too large")
-            return loader.construct_document(node) if node is not None else None
-        finally:
-            loader.dispose()
+            nodes += sizes.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                begun.append((event.anchor, nodes))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = begun.pop()
+                sizes[anchor] = nodes - before
+            if len(begun) > _MOST_LEVELS or nodes > _MOST_NODES:
+                raise ValueError("it is nested too deeply, or its aliases make it too large")
+        return _loader()(text).get_single_data()
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())[:300]) from None
-
-
-def _size(node: Any, sizes: dict[int, int]) -> int:
-    import yaml
-
-    if id(node) not in sizes:
-        sizes[id(node)] = _MOST_NODES + 1
-        below = node.value if isinstance(node, yaml.SequenceNode) else ()
-        if isinstance(node, yaml.MappingNode):
-            below = [part for pair in node.value for part in pair]
-        sizes[id(node)] = 1 + sum(_size(item, sizes) for item in below)
-    return sizes[id(node)]
 
 
 @cache
 def _loader() -> type:
     import yaml
 
-    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Strict(base):  # type: ignore[misc, valid-type]
-        def construct_mapping(
-            self, node: yaml.MappingNode, deep: bool = False
-        ) -> dict[Hashable, Any]:
-            keys: set[str] = set()
+    class Strict(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+            mapping: dict[str, Any] = super().construct_mapping(node, deep)
+            keys = {"<<"}
             for key, _ in node.value:
-                if key.tag == "tag:yaml.org,2002:merge":
-                    raise yaml.YAMLError(
-                        f"line {key.start_mark.line + 1}: GitHub knows no merge key `<<`"
-                    )
-                if isinstance(key, yaml.ScalarNode):
-                    if key.value in keys:
-                        raise yaml.YAMLError(
-                            f"line {key.start_mark.line + 1}: the key `{key.value}` is there twice"
-                        )
-                    keys.add(key.value)
-            mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+                if key.value in keys:
+                    what = f"line {key.start_mark.line + 1}: the key `{key.value}` is there twice"
+                    raise yaml.YAMLError(f"{what}, or merges: GitHub takes neither")
+                keys.add(key.value)
             return mapping
 
-    other = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "timestamp")}
-    resolvers = {
-        start: [rule for rule in rules if rule[0] not in other]
-        for start, rules in base.yaml_implicit_resolvers.items()
-    }
-    Strict.yaml_implicit_resolvers = resolvers
-    Strict.add_implicit_resolver(
-        "tag:yaml.org,2002:bool", re.compile("(?:true|True|TRUE|false|False|FALSE)$"), [*"tTfF"]
-    )
     return Strict
 
 
@@ -116,21 +84,31 @@ _INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
 
 
 class WorkflowExtensions(Frozen):
-    """The files in `.github/kci/`, as text."""
+    """The files in `.github/kci/`."""
 
-    steps: dict[str, str] = {}
-    jobs: str = ""
-    job_ids: tuple[str, ...] = ()
-    results: dict[str, str] = {}
-    """The entry of a job in the gate's input, by id, with its `needs` where nothing else decides
-    whether it runs."""
+    parts: dict[str, str] = {}
+    """Their texts, by their names without `.yml`."""
 
-    def parts(self) -> dict[str, str]:
-        return self.steps | ({"jobs": self.jobs} if self.jobs else {})
+    @property
+    def jobs(self) -> dict[str, Any]:
+        """The jobs of `jobs.yml`, by id."""
+        jobs: dict[str, Any] = load_workflow(self.parts.get("jobs", "{}"))
+        return jobs
+
+    def results(self) -> dict[str, str]:
+        """The entry of each job in the gate's input, by id, with its `needs` where nothing else
+        decides whether it runs.
+        """
+        results = {}
+        for name, job in self.jobs.items():
+            needs = _needs(job)
+            runs_by_needs = needs and not _OF_NEEDS.sub("", str(job.get("if", "")))
+            results[name] = f"{name}/{','.join(needs)}" if runs_by_needs else name
+        return results
 
     def mark(self, part: str) -> str:
         """The line of a template that `fill` replaces; empty without that file."""
-        return f"@@{part}@@" if part in self.parts() else ""
+        return f"@@{part}@@" if part in self.parts else ""
 
     def fill(self, text: str, pins: Mapping[str, Pin], committed: str) -> str:
         """Replace the marks of a rendered file. kci's actions get kci's pins; others keep a newer
@@ -139,7 +117,7 @@ class WorkflowExtensions(Frozen):
 
         def filled(mark: re.Match[str]) -> str:
             part, indent = mark[1], " " * _INDENT[mark[1]]
-            source = textwrap.indent(self.parts()[part].strip("\n"), indent)
+            source = textwrap.indent(self.parts[part].strip("\n"), indent)
             return (
                 f"{indent}# From {EXTENSIONS}/{part}.yml\n{apply_pins(source, pins, committed)}\n"
             )
@@ -157,16 +135,17 @@ class WorkflowExtensions(Frozen):
                 f"{EXTENSIONS}/{part}.yml",
                 hint="move its steps to another point, or remove the file",
             )
-            for part in self.parts()
+            for part in self.parts
             if part not in placed
         ]
 
     def misplaced_jobs(self, text: str) -> list[Diagnostic]:
         """KCI423 for each job with an id of kci's jobs or with a missing need."""
         own_ids = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
-        problems = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in own_ids]
-        for name, job in load_workflow(self.jobs).items() if self.jobs else ():
-            gone = {*_needs(job)} - own_ids - {*self.job_ids}
+        jobs = self.jobs
+        problems = [f"kci has a job with the id `{job}`" for job in jobs if job in own_ids]
+        for name, job in jobs.items():
+            gone = {*_needs(job)} - own_ids - jobs.keys()
             problems += [
                 f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)
             ]
@@ -180,42 +159,28 @@ def read_extensions(root: Path) -> WorkflowExtensions:
     """Read `.github/kci/`; UnsafeError for a symbolic link, FindingsError for a bad file (KCI422)
     or place (KCI423).
     """
-    texts = read_committed(
-        root, [path.relative_to(root).as_posix() for path in (root / EXTENSIONS).glob("*")]
-    )
+    files = [path.relative_to(root).as_posix() for path in (root / EXTENSIONS).glob("*")]
+    names = {f"{part}.yml": part for part in _INDENT}
+    parts: dict[str, str] = {}
     problems: list[Diagnostic] = []
-    steps: dict[str, str] = {}
-    parts = {f"{part}.yml": part for part in _INDENT}
-    for path, text in texts.items():
-        name = path.removeprefix(f"{EXTENSIONS}/")
-        if part := parts.get(name):
-            steps[part] = text
-            problems += _yaml_problems(path, text, jobs=part == "jobs")
+    for path, text in read_committed(root, files).items():
+        name = Path(path).name
+        if name in names:
+            parts[names[name]] = text
+            problems += _yaml_problems(path, text)
         elif name != "README.md":
-            problems.append(
-                finding("KCI423", f"{name} is not a part", path, hint=nearest(name, parts))
-            )
+            hint = nearest(name, names)
+            problems.append(finding("KCI423", f"{name} is not a part", path, hint=hint))
     if problems:
         raise FindingsError(
             f"{EXTENSIONS}: these parts cannot be put into the workflow files", diagnostics=problems
         )
-    jobs = steps.pop("jobs", "")
-    ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
-    results = {
-        job: f"{job}/{','.join(_needs(value))}"
-        for job, value in ids.items()
-        if _runs_by_needs(value)
-    }
-    return WorkflowExtensions(steps, jobs, tuple(ids), results)
+    return WorkflowExtensions(parts)
 
 
 def _needs(job: Mapping[str, Any]) -> list[str]:
     needs = job.get("needs") or []
     return [needs] if isinstance(needs, str) else list(map(str, needs))
-
-
-def _runs_by_needs(job: Mapping[str, Any]) -> bool:
-    return bool(_needs(job)) and _OF_NEEDS.sub("", str(job.get("if", ""))) == ""
 
 
 def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
@@ -233,7 +198,7 @@ def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
         )
 
 
-def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
+def _yaml_problems(path: str, text: str) -> Iterator[Diagnostic]:
     try:
         value = load_workflow(text)
     except ValueError as error:
@@ -243,14 +208,10 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
         yield finding(
             "KCI422", "it holds a document marker, a directive or a tab", path, hint="remove it"
         )
-    items = value
+    jobs, items = path == JOBS_FILE, value
     if jobs:
-        items = list(value.values()) if isinstance(value, dict) else None
-    if (
-        not isinstance(items, list)
-        or not items
-        or not all(isinstance(item, dict) for item in items)
-    ):
+        items = isinstance(value, dict) and [*value.values()]
+    if not items or not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
         what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
         yield finding("KCI422", f"it must be {what}", path)
     elif jobs:

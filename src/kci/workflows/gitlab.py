@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from kci.config.facts import needs_device
 from kci.config.settings import Publish
@@ -18,8 +18,7 @@ from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
 from kci.utils.shipped import Dated, fill_template, shipped
 from kci.utils.suggest import command_line
 from kci.version import __version__
-from kci.workflows.render import Inputs, command, input_digest, refuse_unsafe
-from kci.workflows.rendered_files import with_checksum
+from kci.workflows.render import Inputs, one_file, refuse_unsafe
 
 GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
 
@@ -64,19 +63,9 @@ gitlab_data = shipped("workflows/data/gitlab.toml", GitlabData)
 
 def render_gitlab(inputs: Inputs) -> dict[str, str]:
     """The file that plans, by its path in the repository; UnsafeError as `refuse_unsafe`."""
-    refuse_unsafe(inputs)
-    values = _common() | {
-        "command": command(inputs, "--ci", "gitlab"),
-        "digest": input_digest(inputs),
-        "file": GITLAB_FILE,
-        "kernels": shlex.join(inputs.kernels),
-        "pr_tier": inputs.pr_tier,
-        "schedule_tier": inputs.schedule_tier,
-        "submodules": inputs.submodules,
-        "publish": inputs.publish,
-    }
-    text = fill_template("gitlab/parent.yml.j2", values)
-    return {GITLAB_FILE: with_checksum(text)}
+    more = {"file": GITLAB_FILE, "kernels": shlex.join(inputs.kernels)}
+    values = _common() | asdict(inputs) | more
+    return one_file(GITLAB_FILE, "gitlab/parent.yml.j2", inputs, values, "gitlab")
 
 
 def child_pipeline(
@@ -123,13 +112,12 @@ def _common() -> dict[str, Any]:
 
 
 def _leg(leg: Leg, tier: str) -> dict[str, Any]:
-    words = ["kci", "build"]
-    for name in leg.variants or [leg.variant]:
-        words += ["--variant", name]
+    words = ["kci", "build", *(f"--variant={name}" for name in leg.variants or [leg.variant])]
     words += ["--tier", tier, "--container", "none"]
-    words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else []
     words += ["--builder", leg.builder] if leg.builder else []
-    if not leg.part:
+    if leg.part:
+        words += ["--part", f"{leg.part}/{leg.parts}"]
+    else:
         words += ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
     name = pack = ""

@@ -1,4 +1,4 @@
-"""Rendering of the GitHub workflow files: a pure function of its inputs."""
+"""Rendering of the GitHub workflow files and of the Snakefile: pure functions of their inputs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from kci.config.facts import BACKENDS, needs_device
 from kci.config.settings import Publish
 from kci.config.values import Forks, PublishOn, Tier
 from kci.errors import FindingsError, UnsafeError
@@ -20,6 +21,7 @@ from kci.matrix.catalog.runners import hosted_runners
 from kci.plan.github_limits import LIMIT_KEYS
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import fill_template
+from kci.version import __version__
 from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
 from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_checksum
 
@@ -29,6 +31,7 @@ KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 PUBLISH_FILE = ".github/workflows/kci-publish.yml"
 COMMENT_FILE = ".github/workflows/kci-comment.yml"
+SNAKEFILE = "Snakefile"
 REUSABLE_FILES = {
     ".github/workflows/kernel.yml": "release",
     ".github/workflows/kernel-legs.yml": "kernel",
@@ -134,19 +137,21 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
         "limit_keys": LIMIT_KEYS,
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
-        "caller_names": caller_names(inputs.callers),
+        "caller_names": ["kernels"]
+        if inputs.callers == 1
+        else [f"kernels-{number + 1}" for number in range(inputs.callers)],
         "kernel_file": KERNEL_FILE,
         "compat_file": COMPAT_FILE,
         "dispatched": inputs.forks == Forks.DISPATCH,
         "tiers": [*_DISPATCHED, *inputs.tiers],
-        "publish": inputs.publish,
         "push_file": PurePosixPath(PUBLISH_FILE if by_push else RELEASE_FILE).name,
         "reusable": False,
         "point": own.mark,
-        "job_ids": list(own.job_ids),
-        "own_results": own.results,
+        "own_results": own.results(),
         "split": inputs.part_jobs > 0,
-        "part_names": part_names(inputs.part_jobs),
+        "part_names": [
+            f"parts-{number + 1}" if number else "parts" for number in range(inputs.part_jobs)
+        ],
     }
 
 
@@ -182,14 +187,27 @@ _CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crow
 _DISPATCHED = (Tier.RELEASE, Tier.PR, Tier.ALL)
 
 
-def caller_names(count: int) -> list[str]:
-    """The ids of the caller jobs."""
-    return ["kernels"] if count == 1 else [f"kernels-{number}" for number in range(1, count + 1)]
+def render_snakemake(kernels: Sequence[str]) -> dict[str, str]:
+    """The Snakefile by its path, which reads the plan when it runs; UnsafeError as
+    `refuse_unsafe`.
+    """
+    devices = sorted(str(name) for name in BACKENDS if needs_device(name))
+    values = {"kernels": list(kernels), "devices": devices}
+    return one_file(
+        SNAKEFILE, "snakemake/Snakefile.j2", Inputs((), tuple(kernels)), values, "snakemake"
+    )
 
 
-def part_names(count: int) -> list[str]:
-    """The ids of the jobs that compile parts."""
-    return ["parts", *(f"parts-{number}" for number in range(2, count + 1))][:count]
+def one_file(
+    path: str, template: str, inputs: Inputs, values: Mapping[str, Any], ci: str
+) -> dict[str, str]:
+    """A file by its path, with the header that says how it was made; UnsafeError as
+    `refuse_unsafe`.
+    """
+    refuse_unsafe(inputs)
+    head = {"command": command(inputs, "--ci", ci), "digest": input_digest(inputs)}
+    text = fill_template(template, {"version": __version__, **head, **values})
+    return {path: with_checksum(text)}
 
 
 def command(inputs: Inputs, *more: str) -> str:
@@ -204,8 +222,8 @@ def command(inputs: Inputs, *more: str) -> str:
 def input_digest(inputs: object, own: WorkflowExtensions = NO_EXTENSIONS) -> str:
     """A 16-digit sha256 of the inputs, for the header of a file."""
     made_from = msgspec.to_builtins(inputs, enc_hook=str)
-    if own != NO_EXTENSIONS:
-        made_from["own"] = msgspec.to_builtins(own)
+    if own.parts:
+        made_from["own"] = own.parts
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 

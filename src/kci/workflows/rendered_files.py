@@ -77,9 +77,9 @@ def unreleased(pins: Mapping[str, Pin]) -> str:
     """The reference of kci's own actions if it names a release that does not exist yet;
     else empty.
     """
-    default, chosen = shipped_pins()[OWN], pins[OWN]
-    same = default == replace(chosen, repository=chosen.repository or REPOSITORY)
-    return f"{default.repository}@{default.version}" if same and not is_released() else ""
+    own = pins[OWN]
+    shipped = own == shipped_pins()[OWN]
+    return f"{own.repository}@{own.version}" if shipped and not is_released() else ""
 
 
 def is_released() -> bool:
@@ -103,70 +103,67 @@ def action_of(reference: str) -> str:
     return "/".join(reference.split("/")[:2])
 
 
-def pins_for(
-    actions: Actions, files: Mapping[str, str], *, by_commit: bool | None
+_NO_ACTIONS = Actions()
+
+
+def choose_pins(
+    files: Mapping[str, str], actions: Actions = _NO_ACTIONS, *, by_commit: bool | None = None
 ) -> dict[str, Pin]:
-    """The pins of a repository, with what `[actions]` of kci.toml overrides; `files` are the
-    committed ones.
+    """The pins to render with: what `[actions]` of kci.toml says, else the newer of the shipped and
+    the committed one; `files` are the committed workflow files by path.
 
     `by_commit` is True for the release's commit of kci's own actions, False for their tag, None for
     a committed pin.
     """
-    shipped, ref = shipped_pins(), actions.ref
-    own = release_pin() if by_commit and ref is None else shipped[OWN]
+    pins, ref = shipped_pins(), actions.ref
+    own = release_pin() if by_commit and ref is None else pins[OWN]
     own = replace(own, repository=actions.repository or own.repository)
     if ref is not None:
         sha, version = (ref, "") if _SHA.fullmatch(ref) else ("", ref)
         own = replace(own, sha=sha, version=version)
-    fixed = {
-        action: replace(shipped[action], sha=pin.sha, version=pin.version)
-        for action, pin in actions.pins.items()
-        if action in shipped and action != OWN
-    }
+    pins[OWN] = own
+    fixed = actions.pins.keys() & pins.keys() - {OWN}
+    for action in fixed:
+        chosen = actions.pins[action]
+        pins[action] = replace(pins[action], sha=chosen.sha, version=chosen.version)
     if by_commit is False or ref is not None:
-        fixed[OWN] = own
-    return choose_pins(files, fixed, own)
-
-
-def choose_pins(
-    files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None, own: Pin | None = None
-) -> dict[str, Pin]:
-    """The pins to render with: `fixed`, else the newer of the shipped and the committed one.
-
-    `files` are the committed workflow files by path; `own` replaces the shipped pin of kci's own
-    actions.
-    """
-    shipped = shipped_pins() | ({OWN: own} if own else {})
-    chosen = {**shipped, **(fixed or {})}
-    names = {pin.repository or action: action for action, pin in shipped.items()}
-    for text in files.values():
-        for reference, newer in find_pins(text):
-            action = names.get(reference, "")
-            if action not in shipped or action in (fixed or {}) or newer.sha == shipped[action].sha:
-                continue
-            if not chosen[action].sha or Version(newer.version) > Version(chosen[action].version):
-                chosen[action] = replace(shipped[action], sha=newer.sha, version=newer.version)
-    return chosen
+        fixed.add(OWN)
+    names = {pin.repository or action: action for action, pin in pins.items()}
+    for reference, newer in _newest_pins(files.values()).items():
+        action = names.get(reference, "")
+        if action not in pins or action in fixed or newer.sha == pins[action].sha:
+            continue
+        if not pins[action].sha or Version(newer.version) > Version(pins[action].version):
+            pins[action] = replace(pins[action], sha=newer.sha, version=newer.version)
+    return pins
 
 
 def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
     """Each `uses:` with a commit and a version comment, by `owner/repository`."""
     for match in _USES.finditer(text):
-        version = (match[4] or "").split(" ")[0]
-        if _SHA.fullmatch(match[3]) and _VERSION.fullmatch(version):
-            yield action_of(match[2]), Pin(match[3], version)
+        if pin := _pin_of(match):
+            yield action_of(match[2]), pin
+
+
+def _pin_of(match: re.Match[str]) -> Pin | None:
+    version = (match[4] or "").split(" ")[0]
+    well_formed = _SHA.fullmatch(match[3]) and _VERSION.fullmatch(version)
+    return Pin(match[3], version) if well_formed else None
+
+
+def _newest_pins(texts: Iterable[str]) -> dict[str, Pin]:
+    found = [pin for text in texts for pin in find_pins(text)]
+    return dict(sorted(found, key=lambda item: Version(item[1].version)))
 
 
 def without_pins(text: str) -> str:
     """The text without its well-formed pins, for comparison."""
 
     def without(match: re.Match[str]) -> str:
-        comment = match[4] or ""
-        pinned = _SHA.fullmatch(match[3]) and _VERSION.fullmatch(comment)
         # Rendered files give the tags of kci's own actions this comment.
         own = action_of(match[2]) == OWN and _VERSION.fullmatch(match[3])
-        tagged = own or "zizmor: ignore[unpinned-uses]" in comment
-        return match[1] if pinned or tagged else match[0]
+        tagged = own or "zizmor: ignore[unpinned-uses]" in (match[4] or "")
+        return match[1] if tagged or _pin_of(match) else match[0]
 
     return _USES.sub(without, text)
 
@@ -175,18 +172,12 @@ def apply_pins(text: str, pins: Mapping[str, Pin], committed: str) -> str:
     """The repository's own steps with kci's pins for actions that kci uses; of others a newer
     committed pin is kept.
     """
-    newest: dict[str, Pin] = {}
-    for action, pin in find_pins(committed):
-        if action not in newest or Version(pin.version) > Version(newest[action].version):
-            newest[action] = pin
+    newest = _newest_pins((text, committed))
 
     def better(match: re.Match[str]) -> str:
-        action, version = action_of(match[2]), (match[4] or "").split(" ")[0]
-        pin = pins.get(action)
-        if not pin and _VERSION.fullmatch(version):
-            moved = newest.get(action)
-            pin = moved if moved and Version(moved.version) > Version(version) else None
-        if not pin or not pin.sha or len(match[3]) != 40:
+        action = action_of(match[2])
+        pin = pins.get(action) or (newest[action] if _pin_of(match) else None)
+        if not pin or not pin.sha or not _SHA.fullmatch(match[3]) or pin.sha == match[3]:
             return match[0]
         return f"{match[1]}@{pin.sha} # {pin.version}"
 
@@ -270,11 +261,7 @@ class RecordedOptions(Frozen):
     kernels: tuple[str, ...] = ()
     branch: str | None = None
     pin: str | None = None
-    ci: str | None = None
     short: bool = False
-
-
-_OPTIONS = ["branch=", "pin=", "ci=", "short"]
 
 
 def recorded_options(text: str) -> RecordedOptions:
@@ -284,15 +271,18 @@ def recorded_options(text: str) -> RecordedOptions:
     match = _COMMAND.search(text[:_TOP])
     try:
         options, kernels = (
-            gnu_getopt(shlex.split(match[1])[2:], "", _OPTIONS) if match else ([], [])
+            gnu_getopt(shlex.split(match[1])[2:], "", ["branch=", "pin=", "ci=", "short"])
+            if match
+            else ([], [])
         )
     except (ValueError, GetoptError):
         return RecordedOptions()
     if any(Path(kernel).is_absolute() or ".." in Path(kernel).parts for kernel in kernels):
         return RecordedOptions()
-    values = {name.removeprefix("--"): value for name, value in options}
-    short = values.pop("short", None) is not None
-    return RecordedOptions(tuple(kernels), **values, short=short)
+    values = dict(options)
+    return RecordedOptions(
+        tuple(kernels), values.get("--branch"), values.get("--pin"), "--short" in values
+    )
 
 
 def with_checksum(text: str) -> str:
@@ -327,49 +317,56 @@ def default_branch(root: Path) -> str:
 _MAX_DIFF_LINES = 20_000
 
 
-class Drift(enum.StrEnum):
-    """The relation of a committed file to the rendered one."""
+class Drift(enum.Enum):
+    """The relation of a committed file to the rendered one: rule, message and hint."""
 
-    SAME = "same"
-    MISSING = "missing"
-    CHANGED = "changed"
-    EDITED = "edited"
-    OBSOLETE = "left"
-    """Written by kci and no longer rendered."""
-    FOREIGN = "foreign"
-
-
-_DRIFT_FINDINGS = {
-    Drift.MISSING: ("KCI401", "there is no such file", "run `kci render`"),
-    Drift.CHANGED: (
+    SAME = ("", "", "")
+    MISSING = ("KCI401", "there is no such file", "run `kci render`")
+    CHANGED = (
         "KCI401",
         "the file is not what kci would write now",
         "run `kci render` and commit the result",
-    ),
-    Drift.OBSOLETE: (
+    )
+    OBSOLETE = (
         "KCI401",
         "kci wrote this file and no longer needs it",
         "run `kci render`, which removes it",
-    ),
-    Drift.EDITED: (
+    )
+    EDITED = (
         "KCI406",
         "somebody has edited this file since kci wrote it, and kci does not overwrite that",
         "make the change in build.toml or kci.toml; `kci render --force` replaces the file",
-    ),
-    Drift.FOREIGN: (
+    )
+    FOREIGN = (
         "KCI402",
         "kci did not write this file and does not overwrite it",
         "move or remove it, then run `kci render`",
-    ),
-}
+    )
 
 
 class Comparison(Frozen):
-    """A file with its drift; `diff` turns the committed file into the rendered one."""
+    """A committed file and the rendered one."""
 
     path: str
     state: Drift
-    diff: str = ""
+    old: str | None
+    new: str | None
+
+    @property
+    def diff(self) -> str:
+        """It turns the committed file into the rendered one."""
+        if self.state is Drift.SAME:
+            return ""
+        path, old, new = self.path, self.old, self.new
+        before, after = old.split("\n") if old else [], new.split("\n") if new else []
+        if len(before) + len(after) > _MAX_DIFF_LINES:  # difflib is quadratic at worst
+            lengths = f"{len(before)} and {len(after)} lines"
+            return f"--- {path}\n+++ {path}\n(too long to compare: {lengths})\n"
+        there = (
+            "/dev/null" if old is None else f"a/{path}",
+            "/dev/null" if new is None else f"b/{path}",
+        )
+        return "\n".join(difflib.unified_diff(before, after, *there, lineterm="")) + "\n"
 
 
 def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[Comparison]:
@@ -380,9 +377,7 @@ def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[C
     for path in sorted({*rendered, *committed}):
         old, new = committed.get(path), rendered.get(path)
         if state := _drift(old, new):
-            comparisons.append(
-                Comparison(path, state, "" if state is Drift.SAME else _diff(path, old, new))
-            )
+            comparisons.append(Comparison(path, state, old, new))
     return comparisons
 
 
@@ -399,21 +394,11 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
     return Drift.CHANGED if new is not None else Drift.OBSOLETE
 
 
-def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
+def drift_diagnostics(comparisons: Iterable[Comparison]) -> list[Diagnostic]:
     """KCI401, KCI402 and KCI406 for the committed files."""
-    drifted = [
-        (item.path, _DRIFT_FINDINGS[item.state])
-        for item in comparisons
-        if item.state in _DRIFT_FINDINGS
-    ]
-    return [finding(rule, message, path, hint=hint) for path, (rule, message, hint) in drifted]
-
-
-def _diff(path: str, old: str | None, new: str | None) -> str:
-    before, after = old.split("\n") if old else [], new.split("\n") if new else []
-    if len(before) + len(after) > _MAX_DIFF_LINES:  # difflib is quadratic at worst
-        return (
-            f"--- {path}\n+++ {path}\n(too long to compare: {len(before)} and {len(after)} lines)\n"
-        )
-    names = "/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}"
-    return "\n".join(difflib.unified_diff(before, after, *names, lineterm="")) + "\n"
+    found = []
+    for item in comparisons:
+        rule, message, hint = item.state.value
+        if rule:
+            found.append(finding(rule, message, item.path, hint=hint))
+    return found

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,21 +27,20 @@ from kci.utils.git import run_git
 from kci.version import __version__
 from kci.workflows.extensions import read_extensions
 from kci.workflows.gitlab import render_gitlab
-from kci.workflows.render import FILES, RELEASE_FILE, Inputs, render
+from kci.workflows.render import FILES, RELEASE_FILE, Inputs, render, render_snakemake
 from kci.workflows.rendered_files import (
     Comparison,
     RecordedOptions,
+    choose_pins,
     compare,
     drift_diagnostics,
     is_released,
-    pins_for,
     read_committed,
     recorded_options,
     remove_files,
     unreleased,
     write_files,
 )
-from kci.workflows.snakemake import render_snakemake
 
 _GROWTH = 1.25
 """The factor for kernels and torch releases that come before the files are rendered again: about a
@@ -54,10 +52,9 @@ def with_growth(count: int) -> int:
     return math.ceil(count * _GROWTH)
 
 
-def plan_largest_runs(
-    workspace: Workspace, *, short: bool = False
-) -> tuple[list[Plan], list[Diagnostic]]:
-    """Everything in each tier that an event builds; KCI419 for what GitHub refuses of it.
+def plan_largest_runs(workspace: Workspace, *, short: bool = False) -> list[Plan]:
+    """Everything in each tier that an event builds; FindingsError (KCI419) for what GitHub refuses
+    of it.
 
     Short files have one job.
     """
@@ -78,7 +75,9 @@ def plan_largest_runs(
             finding("KCI419", f"{what}: {item.message}", hint=item.hint)
             for item in errors_in(check_limits(plans[-1], callers))
         ]
-    return plans, refused
+    if refused:
+        raise FindingsError("GitHub would not take these runs", diagnostics=refused)
+    return plans
 
 
 class RenderedFiles(Frozen):
@@ -87,30 +86,23 @@ class RenderedFiles(Frozen):
     root: Path
     files: dict[str, str]
     comparisons: tuple[Comparison, ...]
-    diagnostics: tuple[Diagnostic, ...]
-    rewritten: tuple[str, ...] = ()
-    """The files that writing changes, if only in a pin."""
     notes: tuple[Diagnostic, ...] = ()
     """Findings for the person who renders; the committed files are right."""
 
     @property
-    def obsolete(self) -> list[str]:
-        return [item.path for item in self.comparisons if item.path not in self.files]
+    def diagnostics(self) -> list[Diagnostic]:
+        """The drift of the committed files."""
+        return drift_diagnostics(self.comparisons)
 
     def write(self, *, force: bool = False) -> None:
-        """Write the files and remove obsolete ones, all or none; FindingsError as `require_own`."""
-        self.require_own(force=force)
-        write_files(self.root, self.files)
-        remove_files(self.root, self.obsolete)
-
-    def require_own(self, *, force: bool = False) -> None:
-        """FindingsError for files of another origin (KCI402) or, without `force`, edited ones
-        (KCI406).
+        """Write the files and remove obsolete ones, all or none; FindingsError for files of another
+        origin (KCI402) or, without `force`, edited ones (KCI406).
         """
         rules = ("KCI402",) if force else ("KCI402", "KCI406")
-        refused = [item for item in self.diagnostics if item.rule in rules]
-        if refused:
+        if refused := [item for item in self.diagnostics if item.rule in rules]:
             raise FindingsError("nothing was written", diagnostics=refused)
+        write_files(self.root, self.files)
+        remove_files(self.root, [item.path for item in self.comparisons if item.new is None])
 
 
 def render_workflows(
@@ -131,7 +123,7 @@ def render_workflows(
     """
     chosen = workspace.settings.settings
     require_readable(workspace)
-    plans, refused = plan_largest_runs(workspace, short=short)
+    plans = plan_largest_runs(workspace, short=short)
     builds = [kernel.build for kernel in workspace.kernels]
     names = {(build.general.hub and build.general.hub.repo_id) or build.name for build in builds}
     legs_of = [leg for plan in plans for leg in plan.legs]
@@ -169,10 +161,8 @@ def render_workflows(
         notes += _nothing_for(requested, "the short file", hint)
     committed = read_committed(root, FILES)
     parts = read_extensions(root)
-    pins = pins_for(chosen.actions, committed, by_commit=by_commit)
+    pins = choose_pins(committed, chosen.actions, by_commit=by_commit)
     files = render(inputs, pins, __version__, parts, committed)
-    if refused:
-        raise FindingsError("GitHub would not take these runs", diagnostics=refused)
     if reference := unreleased(pins):
         hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
         notes.append(_unreleased(f"these workflows use {reference}", hint))
@@ -237,31 +227,18 @@ def has_submodules(root: Path) -> bool:
 
 def has_lfs(root: Path) -> bool:
     """True if a .gitattributes of the repository uses Git LFS."""
-    listed = run_git(
-        root,
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
-        "*.gitattributes",
+    lfs = ("-qE", "^[^#]*[[:space:]]filter=lfs([[:space:]]|$)", "--")
+    return any(
+        run_git(root, "grep", where, *lfs, f"{name}.gitattributes") is not None
+        for where, name in (("--untracked", "*"), ("--no-index", ""))  # perhaps no repository yet
     )
-    names = os.fsdecode(listed or b".gitattributes").split("\0")
-    texts = [
-        (root / name).read_text(encoding="utf-8", errors="replace")
-        for name in names
-        if (root / name).is_file()
-    ]
-    return any(re.search(r"^[^#\n]*\sfilter=lfs\b", text, re.MULTILINE) for text in texts)
 
 
 def _part_jobs(plans: Iterable[Plan]) -> int:
-    if not any(leg.role is not Role.WHOLE for plan in plans for leg in plan.legs):
-        return 0
-    parts = [Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART) for plan in plans]
-    most = max((number for counter in parts for number in counter.values()), default=0)
-    return max(1, -(-with_growth(most) // MAX_MATRIX))
+    parts = Counter(
+        (plan.tier, leg.kernel) for plan in plans for leg in plan.legs if leg.role is Role.PART
+    )
+    return -(-with_growth(max(parts.values(), default=0)) // MAX_MATRIX)
 
 
 _UNHIDE = "remove the line of .gitignore that `git check-ignore -v` names"
@@ -280,10 +257,7 @@ def _compared(
         for path in os.fsdecode(ignored or b"").split("\0")
         if path
     ]
-    comparisons = compare(files, committed)
-    diagnostics = tuple(drift_diagnostics(comparisons))
-    rewritten = tuple(path for path in sorted(files) if committed.get(path, "") != files[path])
-    return RenderedFiles(root, files, tuple(comparisons), diagnostics, rewritten, (*notes, *hidden))
+    return RenderedFiles(root, files, tuple(compare(files, committed)), (*notes, *hidden))
 
 
 def read_recorded_options(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
@@ -293,29 +267,19 @@ def read_recorded_options(root: Path, file: str = RELEASE_FILE) -> RecordedOptio
 
 def publish_jobs(repository: RepositorySettings) -> Publish | None:
     """The publish settings; None if no kernel is published."""
-    if not repository.publishes:
-        return None
-    chosen = repository.settings.publish
-    return Publish(
-        environment=chosen.environment,
-        on=chosen.on,
-        tags=chosen.tags,
-        attest=chosen.attest,
-        sign=chosen.sign,
-        pull_request=chosen.pull_request,
-    )
+    return repository.settings.publish if repository.publishes else None
 
 
 def _named(kernels: Sequence[str], root: Path) -> tuple[str, ...]:
     # the directories that the header names, relative to the root
     named = set()
     for directory in kernels or (str(root),):
-        relative = os.path.relpath(Path(directory).resolve(), root.resolve())
-        if relative == ".." or relative.startswith("../"):
+        try:
+            named.add(Path(directory).resolve().relative_to(root.resolve()).as_posix())
+        except ValueError:
             raise UsageError(
                 f"{directory}: not below {root}", "name the root of the repository with --output"
-            )
-        named.add(Path(relative).as_posix())
+            ) from None
     return tuple(sorted(named))
 
 

@@ -4,7 +4,9 @@ with it is in test_real_engine.py.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -15,15 +17,12 @@ from typing import Any
 import pytest
 
 from buildkit import Bare, noarch_kernel, only_these, program, quiet
-from conftest import ROOT, failure
+from conftest import failure
 from kci.builders.process import container
 from kci.builders.process.container import (
     ContainerBuild,
-    Mount,
     build_command,
     choose_image,
-    container_command,
-    kci_source,
     run_in_container,
     running_wheel,
 )
@@ -70,99 +69,85 @@ def command_of(kernel: Path, tmp_path: Path, **more: Sequence[Path]) -> list[str
     return build_command(ContainerBuild(IMAGE, kernel, ["build"], **places))
 
 
+def written(path: Path) -> str:
+    """How a place of this machine is mounted that may be written."""
+    return f"--mount=type=bind,source={path},target={path}"
+
+
 def seen(path: Path) -> str:
-    """How a place of this machine is mounted that may only be read."""
-    return f"--mount=type=bind,source={path},target={path},readonly"
+    """How one is mounted that may only be read."""
+    return f"{written(path)},readonly"
 
 
-def test_launchers_are_told_what_their_variables_say(
+def test_launchers_and_pip_are_told_what_their_variables_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By name, so that no key is on a command line; but no place of this machine that the container
-    does not see.
+    does not see, and it sees those that are there.
     """
-    conf = tmp_path / "sccache.conf"
-    conf.touch()
-    said = {"CCACHE_REMOTE_STORAGE": "redis://:key@host", "SCCACHE_CONF": str(conf)}
-    said["AWS_SECRET_ACCESS_KEY"] = "key"
+    places = [tmp_path / name for name in ("sccache.conf", "wheels", "ca.crt")]
+    for place in places:
+        place.touch()
+    said = {"CCACHE_REMOTE_STORAGE": "redis://:key@host", "AWS_SECRET_ACCESS_KEY": "key"}
+    said |= {"SCCACHE_CONF": f"{places[0]}", "PIP_CERT": f"{places[2]}"}
+    said["PIP_FIND_LINKS"] = f"{places[1]} https://example.org/wheels /not/there"
     for name, value in (said | {"CCACHE_DIR": "/mine", "SCCACHE_ERROR_LOG": "~/log"}).items():
         monkeypatch.setenv(name, value)
     kernel = noarch_kernel(tmp_path / "k")
     command = command_of(kernel, tmp_path)
-    assert {seen(conf), *(f"--env={name}" for name in said)} <= set(command)
-    assert not any("key" in word or "_DIR" in word or "ERROR_LOG" in word for word in command)
+    assert {*map(seen, places), *(f"--env={name}" for name in said)} <= set(command)
+    left_out = ("key", "_DIR", "ERROR_LOG", "/not/there")
+    assert not any(part in word for part in left_out for word in command)
     monkeypatch.delenv("SCCACHE_CONF")
     assert "--env=AWS_SECRET_ACCESS_KEY" not in command_of(kernel, tmp_path), "nobody asks for it"
 
 
-def test_wheels_and_certificates_of_this_machine_are_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels, certificate = tmp_path / "wheels", tmp_path / "ca.crt"
-    wheels.mkdir()
-    certificate.touch()
-    monkeypatch.setenv("PIP_FIND_LINKS", f"{wheels} https://example.org/wheels /not/there")
-    monkeypatch.setenv("PIP_CERT", str(certificate))
-    command = command_of(noarch_kernel(tmp_path / "k"), tmp_path)
-    assert {"--env=PIP_FIND_LINKS", "--env=PIP_CERT"} <= set(command)
-    assert {seen(wheels), seen(certificate)} <= set(command)
-    assert not any("/not/there" in word for word in command)
-
-
-def test_the_whole_command() -> None:
-    mounts = [Mount(Path("/w"), writable=True), Mount(Path("/k")), Mount(Path("/w"))]
-    command = container_command(
-        IMAGE, mounts, ["sh", "-c", "true"],
-        workdir=Path("/k"), environment=["MAX_JOBS"], settings=[("HOME", "/h")],
-    )  # fmt: skip
+def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that is written is not also read, and a place in another comes behind it."""
+    for name in (*container.FORWARDED_VARIABLES, *container._cache_variables()):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MAX_JOBS", "3")
+    cache, kernel, wheel = tmp_path / "cache", noarch_kernel(tmp_path / "k"), Path("/w/kci.whl")
+    monkeypatch.setattr(container, "running_wheel", lambda _cache: (wheel, b""))
+    command = command_of(kernel, tmp_path, readable=[cache], writable=[kernel / "build"])
     assert command == [
         "docker", "run", "--rm", "--init", "--cap-drop=ALL", "--security-opt=no-new-privileges",
-        f"--user={os.getuid()}:{os.getgid()}",
-        "--mount=type=bind,source=/k,target=/k,readonly", "--mount=type=bind,source=/w,target=/w",
-        "--env=MAX_JOBS", "--env=HOME=/h", "--workdir=/k", IMAGE, "sh", "-c", "true",
+        f"--user={os.getuid()}:{os.getgid()}", written(cache), seen(kernel),
+        written(kernel / "build"),
+        "--env=MAX_JOBS", f"--env=HOME={cache}/home", f"--env=KCI_CACHE={cache}",
+        f"--workdir={kernel}", IMAGE, "sh", "-c", container.SCRIPT, "kci-in-container", str(wheel),
+        command[-2], "build",
     ]  # fmt: skip
+    assert re.fullmatch("[0-9a-f]{16}", command[-2])
 
 
 @pytest.mark.parametrize("image", ["", "--privileged", "-v/:/host", "a b", "a\nb", "a;b", "$(id)"])
-def test_a_flag_is_not_taken_for_an_image(image: str) -> None:
-    failure(UsageError, "image", container_command, image, [], ["true"])
+def test_a_flag_is_not_taken_for_an_image(image: str, tmp_path: Path) -> None:
+    build = ContainerBuild(image, tmp_path, [], writable=[], cache=tmp_path)
+    failure(UsageError, "image", build_command, build)
 
 
-@pytest.mark.parametrize("path", ["/a,readonly=false", '/a"b', "/a\nb", "relative"])
-def test_a_path_cannot_change_the_mount(path: str) -> None:
-    failure(UsageError, "mounted", container_command, IMAGE, [Mount(Path(path))], ["true"])
+@pytest.mark.parametrize("path", ["/a,readonly=false", '/a"b', "/a\nb"])
+def test_a_path_cannot_change_the_mount(path: str, tmp_path: Path) -> None:
+    failure(UsageError, "mounted", command_of, tmp_path, tmp_path, readable=[Path(path)])
 
 
-def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
+def test_a_repository_is_seen_and_variables_are_told_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MAX_JOBS", "KCI_RUN", "KCI_ATTEMPT"):
         monkeypatch.setenv(name, "3")
     monkeypatch.setenv("PIP_INDEX_URL", "https://user:secret@index.example/simple")
-    repository = tmp_path / "repo"
-    kernel = noarch_kernel(repository / "kernels" / "k")
-    (repository / ".git").mkdir()
-    command = command_of(kernel, tmp_path, writable=[kernel / "build"])
-    mounts = [word for word in command if word.startswith("--mount")]
-    writable = [word for word in mounts if not word.endswith(",readonly")]
-    whole = seen(repository)
-    assert whole in mounts
-    places = [str(tmp_path / "cache"), str(kernel / "build")]
-    assert [word.rpartition("=")[2] for word in writable] == places
+    kernel, overlay = noarch_kernel(tmp_path / "all" / "kernels" / "k"), tmp_path / "overlay.toml"
+    (tmp_path / "all" / "kci.toml").write_text("")  # outside of git, the folder of kci.toml
+    command = command_of(kernel, tmp_path, readable=[overlay], writable=[kernel / "build"])
+    assert {seen(tmp_path / "all"), seen(overlay), written(kernel / "build")} <= set(command)
     # The artifact is of the run that asked for it.
-    told = {"KCI_RUN", "KCI_ATTEMPT", "MAX_JOBS", "PIP_INDEX_URL", f"KCI_CACHE={places[0]}"}
+    told = {"KCI_RUN", "KCI_ATTEMPT", "MAX_JOBS", "PIP_INDEX_URL"}
     assert {f"--env={word}" for word in told} <= set(command)
     assert not any("secret" in word for word in command)
-    # A mount inside another one has to come after it.
-    assert mounts.index(whole) < mounts.index(writable[-1])
-
-
-def test_settings_outside_of_git_and_an_overlay_are_seen(tmp_path: Path) -> None:
-    kernel = noarch_kernel(tmp_path / "all" / "kernels" / "k")
-    (tmp_path / "all" / "kci.toml").write_text("")
-    overlay = tmp_path / "overlay.toml"
-    command = command_of(kernel, tmp_path, readable=[overlay])
-    assert {seen(tmp_path / "all"), seen(overlay)} <= set(command)
+    (kernel.parent / ".git").mkdir()
+    assert seen(kernel.parent) in command_of(kernel, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -178,11 +163,10 @@ def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path) -> None:
 
 
 def test_the_kci_that_is_running_goes_into_the_image_as_a_wheel(tmp_path: Path) -> None:
-    wheel = running_wheel()
-    assert wheel is not None
-    assert kci_source(tmp_path) == (str(wheel.place(tmp_path)), wheel.digest, [])
-    assert not wheel.place(tmp_path).exists(), "asking writes nothing"
-    with zipfile.ZipFile(wheel.write(tmp_path)) as archive:
+    place, data = running_wheel(tmp_path)
+    command_of(noarch_kernel(tmp_path / "k"), tmp_path)
+    assert not (tmp_path / "cache").exists(), "asking writes nothing"
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         own = archive.read("kci/builders/process/container.py")
         assert own == Path(container.__file__).read_bytes()
@@ -190,66 +174,60 @@ def test_the_kci_that_is_running_goes_into_the_image_as_a_wheel(tmp_path: Path) 
         (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
         listed = archive.read(record).decode().splitlines()
         assert {line.partition(",")[0] for line in listed} == names
-    assert running_wheel() == wheel
+    assert running_wheel(tmp_path) == (place, data)
 
 
-def test_a_kci_that_is_not_installed_comes_out_of_its_checkout(
+def test_a_kci_that_is_not_installed_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container, "running_wheel", lambda: None)
-    assert kci_source(tmp_path) == (str(ROOT), "", [Mount(ROOT)])
+    monkeypatch.setattr("sys.path", [])
+    failure(MissingToolError, "no container can install it", running_wheel, tmp_path)
 
 
 def test_podman_is_taken_where_there_is_no_docker(bare: Bare) -> None:
     bare.patch.delenv("KCI_CONTAINER_ENGINE", raising=False)
     bare.add("podman", 'test "$*" = "version --format {{.Client.Version}}"')
     assert choose_image("auto", IMAGE, quiet) == IMAGE
-    assert container_command(IMAGE, [], ["true"])[0] == "podman"
+    assert command_of(bare.place, bare.place)[0] == "podman"
     bare.add("docker", "exit 1")
-    assert container_command(IMAGE, [], ["true"])[0] == "docker"
+    assert command_of(bare.place, bare.place)[0] == "docker"
     bare.set(KCI_CONTAINER_ENGINE="podman")
     assert choose_image("auto", IMAGE, quiet) == IMAGE
     bare.set(KCI_CONTAINER_ENGINE="lxc")
-    failure(UsageError, "lxc", container_command, IMAGE, [], ["true"])
+    failure(UsageError, "lxc", command_of, bare.place, bare.place)
 
 
-@pytest.mark.usefixtures("tmp_path")
-def test_a_user_who_is_not_root_stays_himself_in_podman(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_is_not_root_stays_himself_in_podman(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
     for user, expected in ((0, False), (1000, True)):
         monkeypatch.setattr("os.getuid", lambda user=user: user)
-        assert ("--userns=keep-id" in container_command(IMAGE, [], ["true"])) is expected
+        assert ("--userns=keep-id" in command_of(tmp_path, tmp_path)) is expected
 
 
 # --- which image ---
 
 
-@pytest.mark.usefixtures("bare")
-def test_none_and_an_empty_auto_mean_this_machine() -> None:
-    assert choose_image("none", IMAGE, quiet) is None
-    assert choose_image("auto", "", quiet) is None
-
-
-@pytest.mark.usefixtures("docker")
-def test_auto_takes_the_legs_image_where_docker_answers() -> None:
-    assert choose_image("auto", IMAGE, quiet) == IMAGE
-
-
-def test_auto_takes_this_machine_where_docker_does_not_answer(bare: Bare) -> None:
+def test_which_image_is_taken(bare: Bare) -> None:
+    """`auto` is the leg's where an engine answers, and else this machine; one by name needs it."""
+    bare.patch.delenv("KCI_CONTAINER_ENGINE", raising=False)
     said: list[str] = []
-    assert choose_image("auto", IMAGE, said.append) is None
-    assert "docker is not installed on this machine" in said[0]
-    bare.add("docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
-    assert choose_image("auto", IMAGE, said.append) is None
-    assert "Cannot connect to the Docker daemon" in said[1]
-
-
-@pytest.mark.usefixtures("bare")
-def test_an_image_by_name_needs_docker(tmp_path: Path) -> None:
-    says = "docker is not installed on this machine"
-    assert failure(MissingToolError, says, choose_image, IMAGE, "", quiet).exit_code == 3
-    build = ContainerBuild(IMAGE, tmp_path, [], writable=[], cache=tmp_path / "c")
-    failure(MissingToolError, "docker", run_in_container, build, quiet)
+    build = ContainerBuild(IMAGE, bare.place, [], writable=[], cache=bare.place / "c")
+    for script, says in (
+        ("", "docker is not installed on this machine"),
+        ("echo 'Cannot connect to the Docker daemon' >&2; exit 1", "Cannot connect to the Docker"),
+    ):
+        if script:
+            bare.add("docker", script)
+        assert choose_image("auto", IMAGE, said.append) is None
+        assert says in said.pop()
+        assert failure(MissingToolError, says, choose_image, IMAGE, "", quiet).exit_code == 3
+        failure(MissingToolError, says, run_in_container, build, quiet)
+    bare.add("docker", "echo 28.0.0")
+    assert choose_image("auto", IMAGE, said.append) == choose_image(IMAGE, "", quiet) == IMAGE
+    assert choose_image("none", IMAGE, quiet) is choose_image("auto", "", quiet) is None
+    assert said == []
 
 
 # --- running it ---

@@ -15,7 +15,7 @@ from act.harness import commit_all
 from buildkit import files_in, quiet, write_tree
 from conftest import failure
 from kci.builders.toolchains import cutlass
-from kci.builders.toolchains.cutlass import HeaderSource, find_headers, headers_digest
+from kci.builders.toolchains.cutlass import find_headers, headers_digest
 from kci.builders.toolchains.data import CutlassRelease, toolchains
 from kci.config.values import Depend
 from kci.errors import MissingToolError
@@ -76,8 +76,11 @@ def test_every_version_that_a_component_can_name_is_pinned() -> None:
 
 def test_a_version_that_has_a_wheel_comes_as_one(tmp_path: Path) -> None:
     (found,) = find_headers([Depend.CUTLASS_3_8, Depend.TORCH], tmp_path, quiet)
-    assert found.source is HeaderSource.WHEEL
-    assert found.setup(PYTHON)[0][-3:] == ["--target", str(found.folder), "nvidia-cutlass==3.8.0.0"]
+    assert found.setup(PYTHON, found.place)[0][-3:] == [
+        "--target",
+        str(found.folder),
+        "nvidia-cutlass==3.8.0.0",
+    ]
 
 
 def test_what_kci_does_not_have_is_named(tmp_path: Path) -> None:
@@ -88,8 +91,8 @@ def test_intels_comes_by_the_version_of_oneapi(
     tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (found,) = find_headers([Depend.SYCL_TLA], tmp_path, quiet, compute="2025.3.2")
-    assert (found.source, found.where) == (HeaderSource.GIT, "https://github.com/intel/sycl-tla")
-    assert "2fc09973bfdf15755090fcb0e3b6ad236408a992" in found.setup(PYTHON)[1]
+    assert "https://github.com/intel/sycl-tla" in found.setup(PYTHON, found.place)[1]
+    assert "2fc09973bfdf15755090fcb0e3b6ad236408a992" in found.setup(PYTHON, found.place)[1]
     find = partial(find_headers, [Depend.SYCL_TLA], tmp_path, quiet)
     caught = failure(MissingToolError, r"sycl_tla v0\.9\.2", find, compute="2026.0")
     assert "SYCL_TLA_SRC_DIR" in caught.hint
@@ -97,14 +100,19 @@ def test_intels_comes_by_the_version_of_oneapi(
     monkeypatch.setenv("SYCL_TLA_SRC_DIR", str(checkout))
     said: list[str] = []
     (found,) = find_headers([Depend.SYCL_TLA], tmp_path, said.append, compute="2026.0")
-    assert (found.name, found.folder, found.setup(PYTHON), said) == ("sycl_tla", checkout, [], [])
+    assert (found.name, found.folder, found.setup(PYTHON, found.place), said) == (
+        "sycl_tla",
+        checkout,
+        [],
+        [],
+    )
 
 
 def test_a_repository_gives_the_headers_and_nothing_else(
     tmp_path: Path, release: CutlassRelease
 ) -> None:
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
-    assert (found.source, found.complete) == (HeaderSource.GIT, False)
+    assert not found.complete
     found.ensure(PYTHON, quiet)
     assert files_in(found.folder) == TAKEN
     assert release.commit[:12] in found.folder.name
@@ -144,7 +152,7 @@ def test_a_checkout_named_by_hand_is_taken_as_it_is(
     said: list[str] = []
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path, said.append)
     assert (found.folder, found.include) == (checkout, ("include", "tools/util/include"))
-    assert (found.setup(PYTHON), said) == ([], [])
+    assert (found.setup(PYTHON, None), said) == ([], [])
     find_headers([Depend.CUTLASS_3_8], tmp_path, said.append)
     told = "CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: kci uses it as it is"
     assert said == [told]

@@ -4,17 +4,16 @@ machine; and why it fails.
 
 from __future__ import annotations
 
-import functools
 import http.server
 import io
 import os
 import re
-import shutil
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -44,51 +43,91 @@ from kci.errors import MissingToolError
 from wheels import make_wheel
 
 
-class HalfAndHalf(http.server.ThreadingHTTPServer):
-    """An index whose files come in two halves, the second of them when it is let go."""
+class Index(http.server.ThreadingHTTPServer):
+    """Serves wheels, with ranges, and counts requests and bytes; without them the second half of a
+    wheel comes when it is let go.
+    """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
-        self.go_on = threading.Event()
+    def __init__(self, wheels: dict[str, bytes], *, ranges: bool = True) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.wheels, self.ranges, self.go_on = wheels, ranges, threading.Event()
+        self.requests = self.sent = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/simple"
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    server: HalfAndHalf
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Index
 
-    def copyfile(self, source: object, outputfile: object) -> None:
-        if not self.path.endswith(".whl"):
-            return super().copyfile(source, outputfile)  # type: ignore[arg-type]
-        half = Path(self.translate_path(self.path)).stat().st_size // 2
-        outputfile.write(source.read(half))  # type: ignore[attr-defined]
-        outputfile.flush()  # type: ignore[attr-defined]
-        self.server.go_on.wait(60)
-        shutil.copyfileobj(source, outputfile)  # type: ignore[misc]
-        return None
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        if not name:
+            link = '<a href="../../files/{0}#sha256=00">{0}</a>'
+            if not self.server.ranges:
+                link = link.replace("#sha256=00", "")
+            self._send(200, "".join(map(link.format, self.server.wheels)).encode())
+            return
+        data = self.server.wheels[name]
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        self.server.requests += 1
+        if not self.server.ranges or asked is None:
+            self._send(200, data)
+            return
+        start, end = asked.groups()
+        first = int(start) if start else max(0, len(data) - int(end))
+        last = min(int(end) if start else len(data) - 1, len(data) - 1)
+        self.server.sent += last + 1 - first
+        part = {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
+        self._send(206, data[first : last + 1], part)
 
-    def log_message(self, *arguments: object) -> None:
+    do_HEAD = do_GET
+
+    def _send(self, code: int, data: bytes, more: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.send_response(code)
+        kind = "text/html" if data[:1] == b"<" else "application/zip"
+        for name, value in {"Content-Type": kind, "Content-Length": len(data), **more}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command == "GET":
+            half = len(data) if data[:1] == b"<" or code == 206 else len(data) // 2
+            self.wfile.write(data[:half])
+            if half < len(data):
+                self.server.go_on.wait(60)
+                self.wfile.write(data[half:])
+
+    def log_message(self, *_: object) -> None:
         pass
 
 
+def serving(served: Index) -> Iterator[Index]:
+    thread = threading.Thread(target=served.serve_forever, args=(0.01,))
+    thread.start()
+    yield served
+    served.go_on.set()
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfAndHalf]:
-    files = {"big/__init__.py": "", "big/data.txt": "x = 0\n" * 700_000}
-    make_wheel(tmp_path / "index" / "simple" / "big", "big", "1.0", files)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    make_wheel(tmp_path, "big", "1.0", {"big/__init__.py": "", "big/data.txt": "x = 0\n" * 700_000})
+    wheels = {path.name: path.read_bytes() for path in tmp_path.glob("*.whl")}
     for name in ("FIND_LINKS", "EXTRA_INDEX_URL", "NO_INDEX", "CONSTRAINT", "QUIET"):
         monkeypatch.delenv(f"PIP_{name}", raising=False)
-    with HalfAndHalf(tmp_path / "index") as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    for served in serving(Index(wheels, ranges=False)):
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_address[1]}/simple")
-        yield server
-        server.go_on.set()
-        server.shutdown()
+        monkeypatch.setenv("PIP_INDEX_URL", served.url)
+        yield served
 
 
 @pytest.mark.programs
-def test_a_download_is_told_when_it_begins(index: HalfAndHalf, tmp_path: Path) -> None:
+def test_a_download_is_told_when_it_begins(index: Index, tmp_path: Path) -> None:
     said: list[str] = []
 
     def log(line: str) -> None:
@@ -170,18 +209,18 @@ def test_what_pip_is_told_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_login_is_for_the_host_that_it_names(
-    index: HalfAndHalf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, str | None]] = []
 
-    def send_head(handler: Handler) -> None:
+    def answer(handler: Handler) -> None:
         seen.append((handler.path, handler.headers.get("Authorization")))
         port = index.server_address[1]
         handler.send_response(302 if handler.path == "/simple/big/" else 404)
         handler.send_header("Location", f"http://localhost:{port}/elsewhere/")
         handler.end_headers()
 
-    monkeypatch.setattr(Handler, "send_head", send_head)
+    monkeypatch.setattr(Handler, "do_GET", answer)
     address = os.environ["PIP_INDEX_URL"].replace("//", "//bob:s%40cret@")
     failure(MissingToolError, "", downloads.find_wheel, "big", "1.0", "x86_64", address)
     assert seen == [("/simple/big/", "Basic Ym9iOnNAY3JldA=="), ("/elsewhere/", None)]
@@ -191,56 +230,6 @@ def test_a_login_is_for_the_host_that_it_names(
 
 CUBLAS = "nvidia_cublas-13.1.0.3-py3-none-manylinux_2_27_x86_64.whl"
 HEADERS = {f"nvidia/cu13/include/sub/h{number}.h": f"// {number}\n" * 40 for number in range(300)}
-
-
-class Index(http.server.ThreadingHTTPServer):
-    """Serves wheels, with ranges, and counts requests and bytes."""
-
-    def __init__(self, wheels: dict[str, bytes], *, ranges: bool = True) -> None:
-        super().__init__(("127.0.0.1", 0), Ranges)
-        self.wheels, self.ranges = wheels, ranges
-        self.requests = 0
-        self.sent = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/simple"
-
-
-class Ranges(http.server.BaseHTTPRequestHandler):
-    server: Index
-
-    def do_GET(self) -> None:
-        name = self.path.rpartition("/")[2]
-        if not name:
-            link = '<a href="../../files/{0}#sha256=00">{0}</a>'
-            links = "".join(link.format(wheel) for wheel in self.server.wheels)
-            self._send(200, f"<html>{links}</html>".encode(), "text/html")
-            return
-        data = self.server.wheels[name]
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers["Range"])
-        self.server.requests += 1
-        if not self.server.ranges or asked is None:
-            self._send(200, data, "application/zip")
-            return
-        start, end = asked.groups()
-        first = int(start) if start else max(0, len(data) - int(end))
-        last = min(int(end) if start else len(data) - 1, len(data) - 1)
-        self.server.sent += last + 1 - first
-        part = f"bytes {first}-{last}/{len(data)}"
-        self._send(206, data[first : last + 1], "application/zip", part)
-
-    def _send(self, code: int, data: bytes, kind: str, content_range: str = "") -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        if content_range:
-            self.send_header("Content-Range", content_range)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def test_a_list_of_files_longer_than_the_tail_is_read_too(tmp_path: Path) -> None:
@@ -266,15 +255,6 @@ def cublas(served: Index) -> WheelFile:
     return find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", served.url)
 
 
-def serving(served: Index) -> Iterator[Index]:
-    thread = threading.Thread(target=served.serve_forever, args=(0.01,))
-    thread.start()
-    yield served
-    served.shutdown()
-    thread.join()
-    served.server_close()
-
-
 @pytest.fixture
 def served() -> Iterator[Index]:
     yield from serving(Index({CUBLAS: wheel(HEADERS, 4_000_000)}))
@@ -291,10 +271,13 @@ def test_only_the_headers_are_downloaded_and_in_few_requests(tmp_path: Path, ser
     assert served.requests <= 4
 
 
-@pytest.mark.parametrize(("version", "platform"), [("13.1.0.4", "x86_64"), ("13.1.0.3", "aarch64")])
-def test_a_wheel_that_is_not_there_is_named(served: Index, version: str, platform: str) -> None:
-    says = rf"no wheel of nvidia-cublas {re.escape(version)} for Linux on {platform}"
-    failure(MissingToolError, says, find_wheel, "nvidia-cublas", version, platform, served.url)
+def test_a_wheel_that_is_not_there_is_named(served: Index) -> None:
+    for version, platform in (("13.1.0.4", "x86_64"), ("13.1.0.3", "aarch64")):
+        says = rf"no wheel of nvidia-cublas {re.escape(version)} for Linux on {platform}"
+        failure(MissingToolError, says, find_wheel, "nvidia-cublas", version, platform, served.url)
+    served.ranges = False
+    says = "cannot be read in parts"
+    failure(MissingToolError, says, extract, cublas(served), wheel_path, Path("/nowhere"))
 
 
 def test_a_local_version_is_told_from_another() -> None:
@@ -302,13 +285,7 @@ def test_a_local_version_is_told_from_another() -> None:
     cpu, cuda = name.format("%2Bcpu"), name.format("+cu130")
     for found in serving(Index({cpu: b"", cuda: b""})):
         assert find_wheel("torch", "2.13.0+cu130", "x86_64", found.url).name == cuda
-
-
-def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
-    for served in serving(Index({CUBLAS: wheel(HEADERS)}, ranges=False)):
-        found = cublas(served)
-        failure(MissingToolError, "cannot be read in parts", extract, found, wheel_path, tmp_path)
-    failure(MissingToolError, "does not answer", cublas, served)
+    failure(MissingToolError, "does not answer", cublas, found)
 
 
 @pytest.mark.parametrize("data", [b"", b"no zip at all" * 100])

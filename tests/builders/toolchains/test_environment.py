@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from buildkit import (
     CPU,
     CUDA,
     STABLE_CPU,
+    Bare,
     copy_kernel,
     program,
     quiet,
@@ -25,7 +25,7 @@ from buildkit import (
 )
 from conftest import failure
 from kci.builders.native import builder
-from kci.builders.toolchains import environment
+from kci.builders.toolchains import compilers, environment
 from kci.builders.toolchains.data import toolchains
 from kci.builders.toolchains.downloads import find_wheel
 from kci.builders.toolchains.environment import (
@@ -43,59 +43,50 @@ from kci.utils.cache import default_cache
 from wheels import make_wheel, only_wheels, torch_wheel
 
 
-def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
-    made = kci_environment(tmp_path, "2.12", "cpu")
+def test_the_place_and_the_commands_tell_everything_that_matters(tmp_path: Path) -> None:
+    made = kci_environment(tmp_path, "2.13", "cu130")
     assert made.root is not None
-    assert made.root.name.startswith(f"torch-2.12.0-cpu-cp3{sys.version_info.minor}-")
+    assert made.root.name.startswith(f"torch-2.13.0-cu130-cp3{sys.version_info.minor}-")
     assert made.torch.is_relative_to(made.root)
-    assert kci_environment(tmp_path, "2.12", "cu130").root != made.root
+    assert kci_environment(tmp_path, "2.13", "cpu").root != made.root
     assert not made.complete
-
-
-def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path) -> None:
-    venv, torch, ninja = kci_environment(tmp_path, "2.13", "cu130").setup()
+    venv, torch, ninja = made.setup()
     assert venv[1:4] == ["venv", "--no-project", "--python"]
-    assert Path(venv[4]).is_relative_to(sys.base_prefix), (
-        "the environment outlives the one that this Python is in"
-    )
-    index = "https://download.pytorch.org/whl/cu130"
-    assert torch[-3:] == ["--index-url", index, "torch==2.13.0+cu130"]
+    own = "the environment outlives the one that this Python is in"
+    assert Path(venv[4]).is_relative_to(sys.base_prefix), own
+    assert torch[-3:] == ["--index-url", f"{WHL}/cu130", "torch==2.13.0+cu130"]
     assert "--no-deps" in torch
     assert torch[torch.index("--only-binary") + 1] == ":all:"
     assert ninja[-1].startswith("ninja==")
+    # the default index is asked for the release itself
+    for flavour, wanted in (("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")):
+        torch = kci_environment(tmp_path, "2.13", flavour).setup(from_index=False)[1]
+        assert torch[-1] == wanted
+        assert "--index-url" not in torch
 
 
 WHL = "https://download.pytorch.org/whl"
 
 
 @pytest.mark.parametrize(
-    ("torch", "index", "wheel"),
+    ("torch", "flavour", "index", "wheel"),
     [
-        ("2.16.0rc1@test", f"{WHL}/test/cu132", "torch==2.16.0rc1"),
-        ("2.17.0.dev20261120@nightly/cu132", f"{WHL}/nightly/cu132", "torch==2.17.0.dev20261120"),
-        ("2.16.0+own@https://wheels.example/x", "https://wheels.example/x", "torch==2.16.0+own"),
-        ("2.14.0@", f"{WHL}/cu132", "torch==2.14.0"),
+        ("2.16.0rc1@test", "cu132", f"{WHL}/test/cu132", "2.16.0rc1"),
+        ("2.17.0.dev2026@nightly/cu132", "cu132", f"{WHL}/nightly/cu132", "2.17.0.dev2026"),
+        ("2.16.0+own@https://wheels.example/x", "cu132", "https://wheels.example/x", "2.16.0+own"),
+        ("2.14.0@", "cu132", f"{WHL}/cu132", "2.14.0"),
+        ("2.13", "rocm7.2", f"{WHL}/rocm7.2", "2.13.0+rocm7.2"),
     ],
 )
-def test_the_torch_of_an_overlay_comes_from_its_index_alone(
-    torch: str, index: str, wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_torch_of_an_overlay_and_of_rocm_comes_from_its_index_alone(
+    torch: str, flavour: str, index: str, wheel: str, bare: Bare
 ) -> None:
-    made = kci_environment(tmp_path, torch, "cu132")
-    assert made.setup()[1][-3:] == ["--index-url", index, wheel]
-    monkeypatch.setattr(environment, "is_reachable", lambda _index: False)
+    bare.add("uv")
+    made = kci_environment(bare.place, torch, flavour)
+    assert made.setup()[1][-3:] == ["--index-url", index, f"torch=={wheel}"]
+    bare.patch.setattr(environment, "is_reachable", lambda _index: False)
     says = "cannot be reached, and no other index has torch"
     assert index in failure(MissingToolError, says, made.ensure, made.python, quiet).message
-
-
-@pytest.mark.parametrize(
-    ("flavour", "wanted"), [("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")]
-)
-def test_the_default_index_is_asked_for_the_release_itself(
-    tmp_path: Path, flavour: str, wanted: str
-) -> None:
-    torch = kci_environment(tmp_path, "2.13", flavour).setup(from_index=False)[1]
-    assert torch[-1] == wanted
-    assert "--index-url" not in torch
 
 
 @pytest.mark.parametrize(
@@ -178,22 +169,30 @@ def test_an_index_that_is_no_address_cannot_be_reached(
 
 
 @pytest.mark.parametrize(
-    ("flavour", "release", "cuda", "right"),
+    ("flavour", "release", "toolkit", "right"),
     [
-        ("cu130", "2.13.0", "13.0", True),
-        ("cu130", "2.13.0+cu126", "12.6", False),
-        ("xpu", "2.13.0+xpu", None, True),
-        ("xpu", "2.13.0+cpu", None, False),
+        ("cu130", "2.13.0", "cuda = '13.0'", True),
+        ("cu130", "2.13.0+cu126", "cuda = '12.6'", False),
+        ("rocm7.2", "2.13.0+rocm7.2", "hip: object = '7.1.25424-4179531dcd'", False),
+        ("xpu", "2.13.0+xpu", "", True),
+        ("xpu", "2.13.0+cpu", "", False),
     ],
 )
-def test_a_torch_of_another_toolkit_is_not_cached(
-    tmp_path: Path, flavour: str, release: str, cuda: str | None, right: bool
+def test_a_torch_of_another_toolkit_is_not_kept(
+    bare: Bare, flavour: str, release: str, toolkit: str, right: bool
 ) -> None:
-    asked = kci_environment(tmp_path, "2.13", flavour)
-    write_tree(asked.torch, {"version.py": version_text(release, cuda)})
-    refused = pytest.raises(MissingToolError, match=f"the index has torch .* not for {flavour}")
-    with nullcontext() if right else refused:
-        environment._check_flavour(asked)
+    bare.add("uv")
+    made = kci_environment(bare.place, "2.13", flavour)
+    version = {"version.py": f"__version__ = {release!r}\n{toolkit}\n"}
+    bare.patch.setattr(environment, "install", lambda *_: write_tree(made.torch, version))
+    bare.patch.setattr(environment, "is_reachable", lambda _index: True)
+    if right:
+        made.ensure(made.python, quiet)
+    else:
+        says = f"the index has torch .* not for {flavour}"
+        failure(MissingToolError, says, made.ensure, made.python, quiet)
+    assert made.root is not None
+    assert made.root.exists() is right
 
 
 def test_no_index_is_asked_for_what_is_named_itself(
@@ -275,21 +274,26 @@ OPTIONAL = "from typing import Optional\ncuda: Optional[str] ="
 
 
 @pytest.mark.parametrize(
-    ("text", "release", "cuda"),
+    ("text", "said"),
     [
-        (f"__version__ = '2.13.0+cpu'\n{OPTIONAL} None\n", "2.13.0+cpu", None),
-        (f"__version__ = '2.14.1+cu130'\n{OPTIONAL} '13.0'\nhip = None\n", "2.14.1+cu130", "13.0"),
-        ("__version__ = '2.9.0a0'\ncuda = '12.6'\n", "2.9.0a0", "12.6"),
+        (f"__version__ = '2.13.0+cpu'\n{OPTIONAL} None\n", ("2.13.0+cpu", None)),
+        (
+            f"__version__ = '2.14.1+cu130'\n{OPTIONAL} '13.0'\nhip = None\n",
+            ("2.14.1+cu130", "13.0"),
+        ),
+        ("__version__ = '2.9.0a0'\ncuda = '12.6'\n", ("2.9.0a0", "12.6")),
+        *((text, None) for text in ("", "cuda = '13.0'\n", "__version__ =", "\x00", None)),
     ],
 )
-def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None) -> None:
-    found = read_torch_version(at(tmp_path, text).torch)
-    assert (found.release, found.toolkits.get("cuda")) == (release, cuda)
-
-
-@pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])
-def test_a_torch_that_does_not_say_what_it_is(tmp_path: Path, text: str | None) -> None:
-    failure(MissingToolError, r"version\.py", read_torch_version, at(tmp_path, text).torch)
+def test_version_files(
+    tmp_path: Path, text: str | None, said: tuple[str, str | None] | None
+) -> None:
+    torch = at(tmp_path, text).torch
+    if said is None:
+        failure(MissingToolError, r"version\.py", read_torch_version, torch)
+    else:
+        found = read_torch_version(torch)
+        assert (found.release, found.toolkits.get("cuda")) == said
 
 
 def at(tmp_path: Path, text: str | None) -> Environment:
@@ -319,7 +323,7 @@ def test_a_torch_that_is_not_the_variants_is_refused(
     kernel = copy_kernel("twice", tmp_path)
     asked = request(kernel, name, tmp_path, isolation=False, variant=variant(name))
     own = at(tmp_path, version_text(release, "12.6" if "cu126" in release else None))
-    monkeypatch.setattr(builder, "python_environment", lambda: own)
+    monkeypatch.setattr(compilers, "python_environment", lambda: own)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     failure(MissingToolError, says, builder.build, asked, quiet)
     assert not asked.output.exists()

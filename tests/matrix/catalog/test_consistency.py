@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kci.config.values import Backend, Version
+from kci.config.values import SYSTEMS, Backend, Version
 from kci.matrix.catalog.loading import editions, load_catalog
 from kci.matrix.catalog.rows import Catalog, toolkits
 from kci.matrix.catalog.runners import default_runners
@@ -22,38 +22,34 @@ def edition(request: pytest.FixtureRequest) -> Catalog:
     return load_catalog(request.param)
 
 
-def cuda_of(edition: Catalog) -> set[Version]:
-    return {row.compute for row in edition.rows if row.backend is Backend.CUDA and row.compute}
-
-
-def test_no_two_rows_have_the_same_variant_name(edition: Catalog) -> None:
-    names = [
+def test_every_edition_is_sound(edition: Catalog) -> None:
+    assert edition.source
+    assert len({row.key for row in edition.rows}) == len(edition.rows), "a row stands twice"
+    assert all(load_catalog(neighbor) for neighbor in edition.neighbors)
+    named = {
         variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute)
         for row in edition.rows
-    ]
-    assert len(names) == len(set(names))
+    }
+    assert len(named) == len(edition.rows), "two rows have one variant name"
+    for row in edition.rows:
+        path, line = row.line()
+        assert edition.document.text.split("\n")[line - 1] == "[[row]]", path
 
 
-def test_kci_knows_every_toolkit(edition: Catalog) -> None:
+def test_each_toolkit_is_known_and_can_build_what_is_built_by_default(edition: Catalog) -> None:
     known = [entry.version for entry in toolkits().toolkit]
     last = Version.parse(f"{known[-1].minor_text}.999")
-    assert not [version for version in cuda_of(edition) if not known[0] <= version <= last]
+    for row in edition.rows:
+        if row.backend is Backend.CUDA and (version := row.compute):
+            assert known[0] <= version <= last
+            assert all(
+                toolkits().builds(arch, version) for arch in edition.archs.cuda_default(version)
+            )
 
 
-def test_each_toolkit_can_build_what_is_built_by_default(edition: Catalog) -> None:
-    for version in cuda_of(edition):
-        assert [
-            arch
-            for arch in edition.archs.cuda_default(version)
-            if not toolkits().builds(arch, version)
-        ] == []
-
-
-def test_a_runner_is_known_for_every_bundled_row(edition: Catalog) -> None:
+def test_a_job_can_build_every_row(edition: Catalog) -> None:
+    assert {row.system for row in edition.rows} <= set(SYSTEMS)
     assert {row.system for row in edition.rows if row.bundled} <= default_runners().runner.keys()
-
-
-def test_there_is_an_image_for_every_version_that_kci_compiles_for(edition: Catalog) -> None:
     for row in edition.rows:
         build = default_runners().build.get(str(row.backend))
         if build and row.compute and row.backend in IMAGES and row.system in build.image:

@@ -26,26 +26,20 @@ def laid(catalog: Catalog, text: str) -> Catalog:
     return apply_overlay(catalog, overlay(text))
 
 
-def table(catalog: Catalog) -> list[tuple[str, str, str | None, str]]:
-    rows = catalog.rows
-    return [
-        (row.torch.text, f"{row.backend}", text_of(row.compute) or None, row.system) for row in rows
-    ]
+def table(catalog: Catalog) -> list[tuple[str, ...]]:
+    return [(row.torch.text, row.backend, text_of(row.compute), row.system) for row in catalog.rows]
 
 
 def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
     keep = 'keep = ["torch == newest or backend != cuda"]\n'
     narrowed = laid(catalog, f'{keep}drop = [\n"cuda == 13.2",\n"rocm < 7.2",\n]\n')
-    cuda = {
-        (row.torch.text, text_of(row.compute)) for row in narrowed.rows if row.backend == "cuda"
-    }
+    cuda = {(torch, toolkit) for torch, backend, toolkit, _ in table(narrowed) if backend == "cuda"}
     assert cuda == {("2.13", "12.6"), ("2.13", "13.0")}
     assert len(narrowed.rows) + len(narrowed.removed) == len(catalog.rows)
     kept = [row for row in catalog.rows if row in narrowed.rows]
     assert kept == list(narrowed.rows), "the order stays"
-    lines = {(item.row.compute.text, item.line()) for item in narrowed.removed if item.row.compute}
-    assert ("13.2", ("mine.toml", 3)) in lines
-    assert ("7.1", ("mine.toml", 4)) in lines
+    lines = {(row.compute.text, why.place) for row, why in narrowed.removed if row.compute}
+    assert {("13.2", ("mine.toml", 3)), ("7.1", ("mine.toml", 4))} <= lines
     assert ("12.6", ("mine.toml", 1)) in lines
     assert narrowed.name == "2026-08-20+mine.toml"
 
@@ -90,8 +84,8 @@ systems = ["x86_64-linux"]
         ('release = "2.16.0rc1"\nindex = "test"', "2.16.0rc1@test"),
         ('release = "2.16.0.dev20261120"\nindex = "nightly/cpu"', "2.16.0.dev20261120@nightly/cpu"),
         (
-            'release = "2.16.0+cpu"\nindex = "https://wheels.example/simple"',
-            "2.16.0+cpu@https://wheels.example/simple",
+            'release = "2.16.0+cpu"\nindex = "https://example/simple"',
+            "2.16.0+cpu@https://example/simple",
         ),
         ('release = "2.16.0"', "2.16.0@"),
         ("", None),
@@ -103,24 +97,6 @@ def test_a_row_may_name_torch_and_index(exact: str, wheel: str | None, catalog: 
     (made,) = [one for one in variants if text_of(one.torch) == "2.16"]
     assert made.name == "torch216-cxx11-cpu-x86_64-linux"
     assert (made.wheel, made.loads) == (wheel, (wheel or "2.16",))
-
-
-def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> None:
-    text = """
-        [[change]]
-        where = "torch == 2.13 and rocm == 7.1"
-        bundled = false
-        [[change]]
-        where = "torch == newest and cuda == oldest"
-        tvm-ffi = "0.2"
-    """
-    changed = laid(catalog, text)
-    assert table(changed) == table(catalog)
-    rows = [(row, row.torch.text, text_of(row.compute)) for row in changed.rows]
-    (broken,) = [row for row, *versions in rows if versions == ["2.13", "7.1"]]
-    assert (broken.bundled, broken.line()) == (False, ("mine.toml", 2))
-    tvm = {compute for row, _, compute in rows if text_of(row.tvm_ffi) == "0.2"}
-    assert tvm == {"12.6"}
 
 
 @pytest.mark.rule("KCI201", triggers=True)
@@ -162,10 +138,9 @@ def test_overlays_that_change_each_other_in_a_circle_are_refused(
 @pytest.mark.rule("KCI128", triggers=True)
 def test_every_bad_expression_is_told_with_its_place() -> None:
     text = 'keep = ["torch >= 2.12", "torhc == 2.13"]\ndrop = ["cuda > newer"]\n'
-    text += '[[change]]\nwhere = "kind == full"\n'
     found = refusal(overlay, text)
     places = [(item.rule, item.line, item.column) for item in found]
-    assert places == [("KCI128", 1, 27), ("KCI128", 2, 17), ("KCI128", 4, 10)]
+    assert places == [("KCI128", 1, 27), ("KCI128", 2, 17)]
     assert found[0].hint == "did you mean `torch`?"
 
 
@@ -180,7 +155,6 @@ EXACT = "`release` must be one of torch 2.16, and `index` part of torch's indexe
         ("edition = 5", "`edition` must be a string"),
         ('keep = "torch == 2.13"', "`keep` must be an array"),
         ('drop = []\nname = "x"', "`name` is not a key"),
-        ("[[change]]\nbundled = true", "`change[0]` lacks the key `where`"),
         ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["linux"]',
             "'linux' is not a system"),
         ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []',
@@ -222,8 +196,6 @@ def test_kci_toml_overlays_every_kernel_or_one(catalog: Catalog) -> None:
     (found,) = compute_matrix([made], catalog, overlays=overlays, explain=True).kernels
     assert {str(variant.compute) for variant in found.variants} == {"12.6", "13.0", "7.2"}
     gone = [item for item in found.dropped if item.rule == "KCI213"]
-    assert {(item.compute, item.path, item.line) for item in gone} == {
-        ("7.1", "kci.toml", 2),
-        ("13.2", "kci.toml", 7),
-    }
+    lines = {(item.compute, item.path, item.line) for item in gone}
+    assert lines == {("7.1", "kci.toml", 2), ("13.2", "kci.toml", 7)}
     assert len(found.variants) + len(found.dropped) == len(catalog.rows)

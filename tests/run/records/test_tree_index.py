@@ -33,7 +33,7 @@ from kci.run.records import (
     KernelRecord,
     LegObjects,
     TestRecord,
-    read_objects,
+    kernel_record,
     write_record,
 )
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
@@ -49,9 +49,9 @@ def manifest(kernel: str, version: int = 1) -> Manifest:
 NEWEST = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
 
 
-def write_plan(folder: Path, index: TreeIndex, *records: KernelRecord) -> Path:
+def write_plan(folder: Path, index: TreeIndex, *records: KernelRecord, attempt: int = 1) -> Path:
     """What a run leaves for the next one."""
-    write_record(folder / "run-plan.1" / INDEX_FILE, index)
+    write_record(folder / f"run-plan.{attempt}" / INDEX_FILE, index)
     for record in records:
         write_record(folder / f"run-record.{record.kernel}.1" / RECORD_FILE, record)
     return folder
@@ -61,37 +61,36 @@ def good(kernel: str, version: int = 1) -> KernelRecord:
     return KernelRecord(kernel, 1, complete=True, manifest=manifest(kernel, version))
 
 
+def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
+    return LegObjects(kernel, leg, 1, artifact, found=3, made=1)
+
+
 def places(index: TreeIndex) -> dict[str, tuple[str, int]]:
     return {kernel: (place.run, place.manifest.version) for kernel, place in index.trees.items()}
 
 
-def test_the_first_run_knows_nothing(tmp_path: Path) -> None:
-    assert next_index(None, "", 5) == TreeIndex(day=5)
-    assert next_index(tmp_path / "gone", "41", 5) == TreeIndex(day=5)
-
-
 def test_trees_stay_where_they_are_until_there_is_a_newer_one(tmp_path: Path) -> None:
-    first = next_index(None, "", 5)
-    second = next_index(write_plan(tmp_path / "1", first, good("aa"), good("bb")), "41", 6)
+    assert next_index(None, "", 5) == next_index(tmp_path / "gone", "41", 5) == TreeIndex(day=5)
+    first = write_plan(tmp_path / "1", TreeIndex(day=5), good("aa"), good("bb"))
+    second = next_index(first, "41", 6)
     assert places(second) == {"aa": ("41", 1), "bb": ("41", 1)}
-    third = next_index(write_plan(tmp_path / "2", second, good("aa", 2)), "42", 7)
+    failed = KernelRecord("bb", 1, complete=False, error="no")
+    third = next_index(write_plan(tmp_path / "2", second, good("aa", 2), failed), "42", 7)
     assert places(third) == {"aa": ("42", 2), "bb": ("41", 1)}
-
-
-def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
-    known = next_index(write_plan(tmp_path / "1", TreeIndex(), good("aa")), "41", 6)
-    failed = KernelRecord("aa", 1, complete=False, error="no")
     partial = KernelRecord("aa", 1, complete=False, manifest=manifest("aa", 3))
-    for folder, record in (("2", failed), ("3", partial)):
-        left = next_index(write_plan(tmp_path / folder, known, record), "42", 7)
-        assert places(left) == {"aa": ("41", 1)}
+    assert places(next_index(write_plan(tmp_path / "3", third, partial), "43", 8)) == places(third)
+    write_plan(tmp_path / "3", TreeIndex({}, 9, attempt=2), attempt=2)
+    assert read_uploads(tmp_path / "3").index.trees == {}, "of several attempts, the newest counts"
 
 
-def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
-    known = next_index(write_plan(tmp_path / "1", TreeIndex(day=100), good("aa")), "41", 101)
+def test_trees_and_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
+    built = msgspec.structs.replace(good("aa"), objects=(kept("cpu"),))
+    known = next_index(write_plan(tmp_path / "1", TreeIndex(day=100), built), "41", 101)
     again = write_plan(tmp_path / "2", known)
-    assert places(next_index(again, "42", 99 + KEPT_DAYS)) == {"aa": ("41", 1)}
-    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {}
+    last = next_index(again, "42", 99 + KEPT_DAYS)
+    assert (places(last), set(last.objects)) == ({"aa": ("41", 1)}, {"aa"})
+    later = next_index(again, "42", 100 + KEPT_DAYS)
+    assert (places(later), later.objects) == ({}, {})
     assert KEPT_DAYS < 90
     for file in ("action.yml", "merge/action.yml"):  # GitHub is asked for what kci counts on
         assert f'retention-days: "{KEPT_DAYS}"' in (ROOT / file).read_text()
@@ -138,7 +137,7 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     run = left(tmp_path / "1", TreeIndex(), (TEST,), "d1", passed_on("d1"))
     first = next_index(run, "41", 6)
     assert known(first) == {TEST.name: TestPass(tree_under_test({CUDA: "d1"}, (CUDA,)), "1" * 64)}
-    assert first.carried_trees()["aa"].passed == known(first)
+    assert first.for_plan()["trees"]["aa"].passed == known(first)
     # A run in which nothing is merged and another machine tests the tree.
     carried = msgspec.structs.replace(ROCM, run="41")
     second = next_index(left(tmp_path / "2", first, (carried,), "", passed_on("d1", ROCM)), "42", 6)
@@ -167,34 +166,22 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "records",
+    ("attempt", "records"),
     [
-        (),
-        (passed_on("d1", good=False),),
-        (passed_on("d2"),),
-        (passed_on("d1"), passed_on("d1", attempt=2, good=False)),
-        (TestRecord("aa", TEST.name, 1, True),),
+        (1, ()),
+        (1, (passed_on("d1", good=False),)),
+        (1, (passed_on("d2"),)),
+        (1, (passed_on("d1"), passed_on("d1", attempt=2, good=False))),
+        (1, (TestRecord("aa", TEST.name, 1, True),)),
+        (2, (passed_on("d1"),)),
     ],
-    ids=["silence", "failed", "another tree", "failed again", "of no tree"],
+    ids=["silence", "failed", "another tree", "failed again", "of no tree", "all ran again"],
 )
 def test_what_did_not_pass_on_the_very_tree_is_not_known_as_passed(
-    tmp_path: Path, records: tuple[TestRecord, ...]
+    tmp_path: Path, attempt: int, records: tuple[TestRecord, ...]
 ) -> None:
-    assert known(next_index(left(tmp_path, TreeIndex(), (TEST,), "d1", *records), "41", 6)) == {}
-
-
-def test_a_pass_of_an_older_attempt_does_not_count_where_everything_ran_again(
-    tmp_path: Path,
-) -> None:
-    run = left(tmp_path, TreeIndex(), (TEST,), "d1", passed_on("d1"), attempt=2)
+    run = left(tmp_path, TreeIndex(), (TEST,), "d1", *records, attempt=attempt)
     assert known(next_index(run, "41", 6)) == {}
-
-
-def test_of_several_attempts_the_newest_index_counts(tmp_path: Path) -> None:
-    good_place = TreeIndex({"aa": TreePlace("41", 1, manifest("aa"))}, 9)
-    write_record(tmp_path / "run-plan.1" / INDEX_FILE, good_place)
-    write_record(tmp_path / "run-plan.2" / INDEX_FILE, TreeIndex({}, 9, attempt=2))
-    assert read_uploads(tmp_path).index.trees == {}
 
 
 def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None:
@@ -203,8 +190,8 @@ def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None
     tree = msgspec.structs.replace(manifest("aa"), present=(told, untold))
     write_atomic(tmp_path / FILE_NAME, encode(tree))
     known = TreeIndex({"aa": TreePlace("41", 1, tree)})
-    assert known.published_fingerprints().keys() == {("aa", CUDA)}
-    assert known.published_fingerprints() == read_published([tmp_path / FILE_NAME])[0]
+    assert known.for_plan()["published"].keys() == {("aa", CUDA)}
+    assert known.for_plan()["published"] == read_published([tmp_path / FILE_NAME])[0]
 
 
 @pytest.mark.parametrize(
@@ -218,36 +205,27 @@ def test_names_that_lead_elsewhere_are_refused(
     place = {"run": run, "day": 1, "manifest": msgspec.to_builtins(manifest(of))}
     text = json.dumps({"trees": {kernel: place}, "day": 1, "schema": 1})
     write_tree(tmp_path, {f"run-plan.1/{INDEX_FILE}": text})
-    failure(FindingsError, "is not an index of trees", next_index, tmp_path, "41", 2)
-
-
-def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
-    return LegObjects(kernel, leg, 1, artifact, found=3, made=1)
+    failure(FindingsError, "is not a record of a run", next_index, tmp_path, "41", 2)
 
 
 def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: Path) -> None:
     objects = (kept("cpu"), kept("cuda", "objects.aa.cuda-2"))
     failed = KernelRecord("aa", 1, complete=False, error="no", objects=objects)
     first = next_index(write_plan(tmp_path / "1", TreeIndex(day=5), failed), "41", 6)
-    assert first.kept_objects().keys() == {("aa", "cpu"), ("aa", "cuda")}
+    assert first.for_plan()["objects"].keys() == {("aa", "cpu"), ("aa", "cuda")}
     again = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
     second = next_index(write_plan(tmp_path / "2", first, again, good("bb")), "42", 7)
-    found = {leg: (place.run, place.artifact) for (_, leg), place in second.kept_objects().items()}
+    found = {
+        leg: (place.run, place.artifact) for (_, leg), place in second.for_plan()["objects"].items()
+    }
     assert found == {"cpu": ("42", "objects.aa.cpu-1"), "cuda": ("41", "objects.aa.cuda-2")}
-
-
-def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
-    record = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
-    run = write_plan(tmp_path, TreeIndex(day=100), record)
-    assert next_index(run, "41", 99 + KEPT_DAYS).kept_objects()
-    assert not next_index(run, "41", 100 + KEPT_DAYS).kept_objects()
 
 
 @pytest.mark.parametrize("artifact", ["kci-aa.cpu-1", "objects.bb.cpu-1", "objects.aa.cpu 1"])
 def test_a_record_can_name_objects_of_its_kernel_only(tmp_path: Path, artifact: str) -> None:
     text = {"kernel": "aa", "leg": "cpu", "attempt": 1, "artifact": artifact}
     (tmp_path / OBJECTS_FILE).write_text(json.dumps(text))
-    failure(FindingsError, "", read_objects, [tmp_path], "aa")
+    failure(FindingsError, "", kernel_record, "aa", [tmp_path], tmp_path / "into", None)
 
 
 def after(plan: Plan, record: KernelRecord) -> dict[str, tuple[str, int]]:
@@ -265,21 +243,16 @@ def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
     assert after(plan(legs, skipped=same), built) == {}
     assert after(plan((), skipped=same), failed) == {}
     assert after(plan(legs), built) != {}
-
-
-def test_a_tree_that_was_only_fetched_stays_where_it_was_built() -> None:
-    same = (SkippedVariant("aa", CUDA, "the same"),)
+    # What was only fetched stays where it was built.
     assert after(plan((), skipped=same), good("aa")) == {"aa": ("41", 1)}
     assert after(plan(()), good("aa")) == {"aa": ("42", 1)}
 
 
 def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: Path) -> None:
     said: list[str] = []
-    assert read_index(tmp_path / "none", said.append) == TreeIndex()
-    (tmp_path / "bad").write_text("[")
-    assert read_index(tmp_path / "bad", said.append) == TreeIndex()
-    (tmp_path / "old").write_text('{"schema": 99}')
-    assert read_index(tmp_path / "old", said.append) == TreeIndex()
+    write_tree(tmp_path, {"bad": "[", "old": '{"schema": 99}'})
+    for name in ("none", "bad", "old"):
+        assert read_index(tmp_path / name, said.append) == TreeIndex()
     assert ["everything is built" in line for line in said] == [True] * 3
     write_record(tmp_path / "good", NEWEST)
     assert read_index(tmp_path / "good", said.append).trees.keys() == {"aa"}

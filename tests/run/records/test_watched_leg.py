@@ -129,8 +129,7 @@ def test_what_cannot_be_loaded_here_is_built(watched: Watched) -> None:
 
 def test_results_are_files_that_can_be_recorded(tmp_path: Path, watched: Watched) -> None:
     results = watched()
-    paths = write_results(tmp_path / "results", results)
-    assert len(paths) == len(set(paths)) == 4
+    write_results(tmp_path / "results", results)
     read, problems = read_results([tmp_path / "results"])
     assert problems == []
     assert sorted(read, key=lambda item: item.torch) == results

@@ -17,7 +17,7 @@ import zstandard
 from conftest import only
 from kci.diagnostics import Diagnostic
 from kci.tree.verify import verify
-from kci.tree.verify.fatbin import CompressedError, DeviceCode, FatbinError, cuda_code, hip_code
+from kci.tree.verify.fatbin import CompressedError, FatbinError, cuda_code, hip_code
 from variants import CUDA, make_variant
 
 ROCM = "torch213-cxx11-rocm72-x86_64-linux"
@@ -53,12 +53,15 @@ def amd(target: str, size: int = 8) -> tuple[str, int]:
     return f"hipv4-amdgcn-amd-amdhsa--{target}", size
 
 
+def machine_code(*archs: str) -> set[tuple[str, str]]:
+    return {("machine code", arch) for arch in archs}
+
+
 def test_cuda_entries_are_told_apart() -> None:
     data = container(entry(2, 75), entry(2, 90), entry(2, 90, 1 << 20)) + bytes(8)
     data += container(entry(1, 120, 0x8011), entry(2, 100, 1 << 21), entry(8, 80))
-    machine = frozenset({"7.5", "9.0", "9.0a", "10.0f"})
-    assert cuda_code(data) == DeviceCode(machine, frozenset({"12.0"}))
-    assert cuda_code(b"") == DeviceCode()
+    assert cuda_code(data) == {*machine_code("7.5", "9.0", "9.0a", "10.0f"), ("PTX", "12.0")}
+    assert cuda_code(b"") == set()
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,8 @@ def test_a_broken_cuda_section_is_an_error(data: bytes) -> None:
 def test_hip_targets_are_taken_from_every_bundle() -> None:
     one = bundle(HOST, amd("gfx90a:sramecc+:xnack-"), amd("gfx942"))
     two = bundle(HOST, ("hip-amdgcn-amd-amdhsa-gfx1100", 8), amd("gfx9-4-generic"))
-    found = hip_code(one + bytes(100) + two).binary
-    assert found == {"gfx90a", "gfx942", "gfx1100", "gfx9-4-generic"}
+    found = hip_code(one + bytes(100) + two)
+    assert found == machine_code("gfx90a", "gfx942", "gfx1100", "gfx9-4-generic")
 
 
 def compressed(version: int, method: int, plain: bytes) -> bytes:
@@ -98,7 +101,7 @@ def test_compressed_bundles_are_looked_into(version: int, method: int) -> None:
     one, two = bundle(HOST, amd("gfx942", 3_000_000)), bundle(HOST, amd("gfx90a"))
     packed = compressed(version, method, one)
     data = packed + bytes(4096) + two + bytes(64) + compressed(version, method, two)
-    assert hip_code(data).binary == {"gfx942", "gfx90a"}
+    assert hip_code(data) == machine_code("gfx942", "gfx90a")
     with pytest.raises(FatbinError):
         hip_code(packed[:-1])
     broken = bytearray(packed)

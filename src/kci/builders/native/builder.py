@@ -10,63 +10,45 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from kci.builders.kernel_files import (
+    COMPILED_OPS,
+    TVM_FFI_OPS,
     VisibleFiles,
-    checked_id,
-    compiled_ops,
     kernel_error,
     package_files,
+    require_id,
     write_package,
 )
 from kci.builders.native import hipify
-from kci.builders.native.command_lines import Toolchain
-from kci.builders.native.failures import (
-    build_error,
-    show_kernel_paths,
-    timeout_error,
-    unwritable_error,
+from kci.builders.native.failures import build_error, show_kernel_paths
+from kci.builders.native.ninja import (
+    NINJA_LOG,
+    deadline,
+    is_failure_output,
+    ninja_status,
+    ninja_text,
+    run_ninja,
 )
-from kci.builders.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
 from kci.builders.native.objects import Objects, missing_parts
 from kci.builders.native.recipe import Recipe, make_recipe
 from kci.builders.native.units import collect_units
-from kci.builders.process.machine import ninja_status, nvcc_threads, read_progress
+from kci.builders.process.machine import read_progress
 from kci.builders.process.run import Log
 from kci.builders.request import BuildResult, Request
-from kci.builders.toolchains.compilers import (
-    binutils_program,
-    build_compiler,
-    cpp_library,
-    find_compiler_cache,
-    find_device,
-    gcc_flags,
-    glibc_is_newer,
-    ninja_version,
-    version_line,
-)
-from kci.builders.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
-from kci.builders.toolchains.cutlass import find_headers
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.compilers import Toolchain, find_toolchain
 from kci.builders.toolchains.downloads import ensure_all
 from kci.builders.toolchains.environment import (
     Environment,
     base_python,
-    kci_environment,
-    python_environment,
-    python_include,
     read_torch_version,
     same_version,
-    tvm_ffi_environment,
 )
-from kci.builders.toolchains.glibc import find_newer_parts
-from kci.builders.toolchains.oneapi import default_extensions, sycl_code
-from kci.config.facts import BACKENDS, HOST
+from kci.config.facts import BACKENDS
 from kci.config.values import Version, text_of
-from kci.errors import BuildFailedError, KciError, MissingToolError
+from kci.errors import BuildFailedError, KciError, MissingToolError, UnfinishedBuildError
 from kci.matrix.variants import Kind, this_system
-from kci.utils.atomic import locked
+from kci.utils.atomic import failed_path, full_disk_hint, locked
+from kci.utils.cache import CACHE_VARIABLE
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -75,46 +57,13 @@ def plan(request: Request, log: Log) -> Recipe:
     Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError.
     """
     _require_buildable(request)
-    checked_id(request.kernel_id)
-    package_files(request.kernel_dir, request.build, compiled=True)
+    require_id(request.kernel_id)
+    package = package_files(request, compiled=True)
     sources = collect_units(request, log)
-    environment = _environment(request)
-    variant, cache = request.variant, request.options.cache
-    compute = text_of(variant.compute)
-    headers = find_headers(sources.depends, cache, log, compute=compute)
-    cxx = build_compiler(variant)
-    device = find_device(variant.backend, compute, variant.system, cache, log)
-    sycl = sycl_code(request.build, variant)
-    if sycl and sycl.extensions:
-        sycl = replace(sycl, extensions=(default_extensions(cxx), *sycl.extensions))
-    files = (request.kernel_dir / unit.source for unit in sources.units)
-    cuda_headers = None
-    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files)):
-        cuda_headers = find_library_headers(device, cache)
-    release = environment.release or read_torch_version(environment.torch).release
-    versions = [version_line(cxx), environment.requirement or f"torch {release}"]
-    versions += device.versions() if device else []
-    newer_glibc = glibc_is_newer(cxx)
-    chain = Toolchain(
-        variant=variant,
-        kernel_id=request.kernel_id,
-        cxx=cxx,
-        gcc_flags=gcc_flags(cxx),
-        cpp_library=cpp_library(cxx),
-        environment=environment,
-        python_include=python_include(),
-        device=device,
-        cuda_headers=cuda_headers,
-        ar=binutils_program(cxx, "ar"),
-        sycl=sycl,
-        headers=headers,
-        glibc_compat=newer_glibc,
-        newer_parts=find_newer_parts(cxx) if newer_glibc else None,
-        nvcc_threads=nvcc_threads(),
-        versions=tuple(versions),
-        launcher=find_compiler_cache(cxx),
+    files = [request.kernel_dir / unit.source for unit in sources.units]
+    return make_recipe(
+        request, sources, find_toolchain(request, sources.depends, files, log), package
     )
-    return make_recipe(request, sources, chain)
 
 
 def build(request: Request, log: Log) -> BuildResult:
@@ -135,24 +84,28 @@ def build(request: Request, log: Log) -> BuildResult:
             _prepare(recipe, visible)
             if recipe.translation:
                 hipify.translate(recipe.translation, log)
-            objects = Objects(recipe, request, log)
+            objects = Objects(recipe, log)
             parts = [step.output for step in recipe.compiled]
             outputs = parts if request.part else [recipe.chain.module]
             _write(work, {"build.ninja": ninja_text(recipe.steps, *outputs, pools=recipe.pools)})
         except OSError as error:
-            raise unwritable_error(work, error) from error
+            raise BuildFailedError(
+                f"cannot write {failed_path(error, work)}: {error.strerror or error}",
+                full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place",
+            ) from error
         if request.options.link:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
         with _packing_objects(objects, log):
             if outputs:
-                _compile(recipe, request, lock, log, objects, ends_at)
+                _compile(recipe, lock, log, objects, ends_at)
             if (use := objects.use()).found:
                 log(str(use))
         if request.part:
             return BuildResult("native", None, objects=use)
         module = request.output / recipe.chain.module
-        ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.chain.tvm_ffi)
+        ops = TVM_FFI_OPS if recipe.chain.tvm_ffi else COMPILED_OPS
+        ops = ops.format(id=request.kernel_id)
         write_package(request.output, recipe.package, ops, visible)
         shutil.copyfile(work / module.name, module)
         module.chmod(0o755)
@@ -174,24 +127,23 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
     objects.finish()
 
 
-def _compile(
-    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float
-) -> None:
+def _compile(recipe: Recipe, lock: int, log: Log, objects: Objects, ends_at: float) -> None:
     tools = _compile_environment(recipe.chain) | objects.environment()
-    tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
+    tools["NINJA_STATUS"] = ninja_status(recipe.chain.environment.ninja)
     names = {step.output: step.label.partition(" ")[2] for step in recipe.compiled}
-    shown = _display_log(log, recipe, request.kernel_dir)
+    shown = _display_log(log, recipe)
     try:
         done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
     except KeyboardInterrupt:
         done = None
     if not done:
-        raise timeout_error(request, objects)
+        hint = "" if objects.use().made else "no object was finished in this time; allow more"
+        raise UnfinishedBuildError(recipe.request.variant.name, objects.count(), len(names), hint)
     if done.code != 0:
-        raise build_error(recipe, request, done, log)
+        raise build_error(recipe, done, log)
 
 
-def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
+def _display_log(log: Log, recipe: Recipe) -> Log:
     # failures are left to `build_error`; estimates start with the first kernel source: ninja has no
     # times before
     units = {step.label for step in recipe.compiled}
@@ -206,7 +158,7 @@ def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
         if progress and not timed:
             timed = progress.command in units
             line = line if timed else f"[{progress.done}/{progress.total}] {progress.command}"
-        log(show_kernel_paths(line, kernel_dir))
+        log(show_kernel_paths(line, recipe.request.kernel_dir))
 
     return show
 
@@ -234,24 +186,6 @@ def _require_buildable(request: Request) -> None:
             f"{variant.name} needs a machine of {variant.system}, and this is {here}",
             f"run this on a {variant.system} machine; kci plan says which runner has one",
         )
-
-
-def _environment(request: Request) -> Environment:
-    # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's
-    # own wheel
-    variant = request.variant
-    if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.options.cache, text_of(variant.tvm_ffi))
-    if not request.options.isolation:
-        return python_environment()
-    assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    backend = variant.backend if variant.kind is Kind.FULL else HOST
-    return kci_environment(
-        request.options.cache,
-        variant.wheel or variant.torch.text,
-        toolchains().flavour(backend, variant.compute),
-        headers_only=BACKENDS[backend].headers_only,
-    )
 
 
 def _check_torch(request: Request, environment: Environment) -> None:

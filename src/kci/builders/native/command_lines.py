@@ -15,35 +15,17 @@ from pathlib import Path, PurePosixPath
 from kci.builders.kernel_files import KERNEL
 from kci.builders.native.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.native.units import CXX, Unit
+from kci.builders.process.machine import nvcc_threads
 from kci.builders.toolchains import oneapi
-from kci.builders.toolchains.compilers import DeviceCompiler, is_compiler_cache
-from kci.builders.toolchains.cuda import LINK, Toolkit, WheelFiles
-from kci.builders.toolchains.cutlass import Headers
+from kci.builders.toolchains.compilers import Toolchain, is_compiler_cache
+from kci.builders.toolchains.cuda import LINK, Toolkit
 from kci.builders.toolchains.data import Compiler, toolchains
-from kci.builders.toolchains.downloads import FetchedTool
-from kci.builders.toolchains.environment import Environment
-from kci.builders.toolchains.glibc import NewerParts, old_libraries
+from kci.builders.toolchains.glibc import old_libraries
 from kci.builders.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, floors
-from kci.config.values import Version
 from kci.errors import BuildFailedError
-from kci.matrix.variants import Kind, Variant
-from kci.utils.frozen import Frozen
 
 _POISON = "@"
-
-
-def stable_abi_define(stable_abi: Version) -> str:
-    """Limit torch's headers to a stable ABI version.
-
-    Raises BuildFailedError without a minor version.
-    """
-    if len(stable_abi) < 2:
-        raise BuildFailedError(
-            f"the stable ABI version {stable_abi} cannot be built for",
-            "name a version with a minor other than 0, such as 2.11",
-        )
-    return f"-DTORCH_TARGET_VERSION=0x{(stable_abi[0] << 56) | (stable_abi[1] << 48):016x}"
 
 
 TORCH, TVM_FFI, PYTHON = "torch", "tvm_ffi", "python"
@@ -68,55 +50,8 @@ TORCH_NVCC = (
 _ODD = re.compile(r"[^\w./-]", re.ASCII)
 
 
-class Toolchain(Frozen):
-    """The compilers, torch and libraries of one variant."""
-
-    variant: Variant
-    kernel_id: str
-    cxx: Compiler
-    """With the compiler cache, if any."""
-    gcc_flags: tuple[str, ...]
-    """The supported ones of `GCC_FLAGS`."""
-    environment: Environment
-    python_include: Path
-    device: DeviceCompiler | None = None
-    headers: tuple[Headers, ...] = ()
-    cuda_headers: WheelFiles | None = None
-    ar: str = "ar"
-    glibc_compat: bool = False
-    """True if the machine's glibc is newer than kernels may need."""
-    newer_parts: NewerParts | None = None
-    """Parts of the C++ library to link statically."""
-    sycl: oneapi.SyclCode | None = None
-    nvcc_threads: int | None = None
-    versions: tuple[str, ...] = ()
-    """Version lines of the tools; a change recompiles everything."""
-    cpp_library: str = "-lstdc++"
-    """See `compilers.cpp_library`."""
-    launcher: Path | None = None
-    """The compiler cache."""
-
-    @property
-    def module(self) -> str:
-        """File name of the native module."""
-        return f"{self.kernel_id}.so" if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
-
-    @property
-    def stable(self) -> bool:
-        return self.variant.kind is Kind.STABLE_ABI
-
-    @property
-    def tvm_ffi(self) -> bool:
-        return self.variant.kind is Kind.TVM_FFI
-
-    def downloads(self) -> list[FetchedTool]:
-        """Tools that may have to be downloaded."""
-        tools = (self.environment, self.device, self.cuda_headers, *self.headers)
-        return [part for part in tools if part is not None]
-
-
 def compile_command(chain: Toolchain, unit: Unit) -> list[str]:
-    """Compile one source. Raises BuildFailedError as `stable_abi_define`."""
+    """Compile one source. Raises BuildFailedError for a stable ABI without a minor version."""
     device = chain.device if unit.language != CXX else None
     # GCC shortens system header paths and puts random numbers into names
     host = ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
@@ -217,27 +152,19 @@ def link_command(chain: Toolchain, objects: Iterable[str], *, openmp: bool = Fal
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
-def gencode(archs: Iterable[str]) -> list[str]:
-    """Flags of nvcc for archs: machine code, and PTX for `+PTX`
-    (docs/format.md#cuda-capabilities).
-    """
-    flags: list[str] = []
-    for arch in archs:
-        number = arch.removesuffix("+PTX").replace(".", "")
-        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
-        if arch.endswith("+PTX"):
-            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
-    return flags
-
-
 def _nvcc_options(chain: Toolchain, unit: Unit) -> list[str]:
     options = [] if chain.tvm_ffi else [*TORCH_NVCC]
-    options += ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
+    options += ["--threads", str(threads)] if (threads := nvcc_threads()) else []
     if isinstance(chain.device, Toolkit) and chain.device.reproducible:
         # nvcc hashes the source's path and a process id into names
         place = f"--orig_src_path_name=/kci/{_ODD.sub('_', work_path(unit, unit.source))}"
         options += ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
-    return options + gencode(unit.archs)
+    # machine code, and PTX for `+PTX` (docs/format.md#cuda-capabilities)
+    for arch in unit.archs:
+        number = arch.removesuffix("+PTX").replace(".", "")
+        kinds = ("sm", "compute") if arch.endswith("+PTX") else ("sm",)
+        options += [f"-gencode=arch=compute_{number},code={kind}_{number}" for kind in kinds]
+    return options
 
 
 def _hipcc_options(chain: Toolchain, unit: Unit) -> list[str]:
@@ -281,7 +208,13 @@ def _definitions(chain: Toolchain, unit: Unit) -> list[str]:
     of_torch = toolchains().defines
     names = (*of_torch["torch"], *of_torch.get(variant.backend, ()))
     defines += [*facts.defines, *(f"-D{name}" for name in names)]
-    defines += [stable_abi_define(variant.stable_abi)] if variant.stable_abi else []
+    if abi := variant.stable_abi:
+        if len(abi) < 2:
+            raise BuildFailedError(
+                f"the stable ABI version {abi} cannot be built for",
+                "name a version with a minor other than 0, such as 2.11",
+            )
+        defines.append(f"-DTORCH_TARGET_VERSION=0x{(abi[0] << 56) | (abi[1] << 48):016x}")
     return [*defines, *(f"-D{define}" for define in (chain.sycl.defines if chain.sycl else ()))]
 
 

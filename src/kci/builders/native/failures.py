@@ -11,16 +11,15 @@ from pathlib import Path
 
 from kci.builders.kernel_files import KERNEL
 from kci.builders.native.hipify import FOLDER
-from kci.builders.native.ninja import failed_commands, was_killed
-from kci.builders.native.objects import Objects
+from kci.builders.native.ninja import KILLED, failed_commands
 from kci.builders.native.recipe import Recipe
 from kci.builders.process.run import Log, ProgramResult, silent
 from kci.builders.request import Request
 from kci.diagnostics import Span, finding
-from kci.errors import BuildFailedError, KciError, UnfinishedBuildError
+from kci.errors import BuildFailedError
 from kci.plan.inputs.kernel_inputs import active
 from kci.plan.inputs.source_lints import INSTEAD_OF_PYBIND
-from kci.utils.atomic import failed_path, full_disk_hint, full_disk_program_hint
+from kci.utils.atomic import full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
@@ -53,26 +52,39 @@ _THROUGH = (
 # kernel files in the work directory
 _OWN = rf"(?:{KERNEL}|{FOLDER})/"
 _KERNEL_PATH = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
-# libraries that CUDA from pip lacks
-_LIBRARY_HEADER = re.compile(
-    r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)"
-)
-_OLD_STANDARD = re.compile(
-    r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)"
-)
-# missing or broken pybind11 headers
-_PYBIND = re.compile(r"[/ ]pybind11/\S+\.h(?::\d+:\d+: (?:fatal )?error:|\(\d+\): error)")
 # g++, nvcc, clang++
 _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not "
     r"found"
 )
-# g++, clang++
-_OTHER_PROCESSOR = re.compile(
-    r"unrecognized command[- ]line option ['‘](?P<gcc>-m[\w.+=-]+)['’]"
-    r"|unknown value ['‘](?P<value>[^'’]+)['’] for ['‘](?P<option>-m\w+)['’]"
-    r"|(?:unsupported option|unknown argument) ['‘](?P<clang>-m[\w.+=-]+)['’]"
-)
+_HINTS = {
+    re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)"): (
+        "{0} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's "
+        "image (--container auto), or move the kernel to the stable ABI"
+    ),
+    re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)"): (
+        "this torch needs {0}: remove `-std` from the flags, and kci sets the standard of each "
+        "torch"
+    ),
+    re.compile(r"[/ ]pybind11/\S+\.h(?::\d+:\d+: (?:fatal )?error:|\(\d+\): error)"): (
+        f"pybind11's headers do not compile with Python's limited API: {INSTEAD_OF_PYBIND}"
+    ),
+    # g++, clang++
+    re.compile(
+        r"unrecognized command[- ]line option ['‘](-m[\w.+=-]+)['’]"
+        r"|unknown value ['‘]([^'’]+)['’] for ['‘](-m\w+)['’]"
+        r"|(?:unsupported option|unknown argument) ['‘](-m[\w.+=-]+)['’]"
+    ): (
+        "compilers for {1} have no flag {0}, and the flags of build.toml are for all systems: "
+        "remove it, and choose in the source (`__x86_64__`, `__aarch64__`, "
+        "`__attribute__((target(...)))`)"
+    ),
+    KILLED: (
+        "a compiler was killed, most likely because memory ran out: use fewer --jobs, or more "
+        "memory"
+    ),
+}
+"""By output of compilers: `{0}` is what the pattern names, and `{1}` the system."""
 _BEFORE, _BEHIND, _SHOWN = 12, 20, 30
 _AGAIN = "correct that, and run the same command again: kci keeps what compiled"
 
@@ -97,10 +109,8 @@ def find_error(lines: Sequence[str]) -> ErrorSpot | None:
     for number, line in enumerate(lines):
         for pattern in _PLACED:
             if match := pattern.fullmatch(line):
-                if place := _kernel_path(match["path"]):
-                    return ErrorSpot(
-                        match["text"], place, int(match["line"]), _column(match), number
-                    )
+                if place := _place(match):
+                    return ErrorSpot(match["text"], *place, number)
                 text = f"{match['text']} ({match['path']}:{match['line']})"
                 through = _instantiation_site(lines[max(0, number - _BEFORE) : number + _BEHIND])
                 return ErrorSpot(text, *through, line_index=number)
@@ -131,48 +141,33 @@ def _instantiation_site(lines: Sequence[str]) -> tuple[str, int, int]:
     for pattern in _THROUGH:
         for line in lines:
             match = pattern.fullmatch(line)
-            if match and (place := _kernel_path(match["path"])):
-                return place, int(match["line"]), _column(match)
+            if match and (place := _place(match)):
+                return place
     return "", 0, 0
 
 
-def _kernel_path(path: str) -> str:
-    # relative to the kernel's directory; empty for other files
-    if not re.match(_OWN, path):
-        return ""
-    return posixpath.normpath(path.partition("/")[2])
+def _place(match: re.Match[str]) -> tuple[str, int, int] | None:
+    # relative to the kernel's directory; None for other files
+    if not re.match(_OWN, match["path"]):
+        return None
+    path = posixpath.normpath(match["path"].partition("/")[2])
+    return path, int(match["line"]), int(match.groupdict().get("column") or 0)
 
 
-def _column(match: re.Match[str]) -> int:
-    return int(match.groupdict().get("column") or 0)
-
-
-def unwritable_error(work: Path, error: OSError) -> BuildFailedError:
-    """The error for an unwritable work directory, such as a full disk."""
-    return BuildFailedError(
-        f"cannot write {failed_path(error, work)}: {error.strerror or error}",
-        full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place",
-    )
-
-
-def build_error(
-    recipe: Recipe, request: Request, done: ProgramResult, log: Log = silent
-) -> BuildFailedError:
+def build_error(recipe: Recipe, done: ProgramResult, log: Log = silent) -> BuildFailedError:
     """Make the error (KCI513) for a failed ninja command; `log` gets output that its
     message omits.
     """
-    name, work = request.variant.name, recipe.work
+    request, work = recipe.request, recipe.work
+    name, hint = request.variant.name, failure_hint(done.output, work, request.variant.system)
     commands = failed_commands(done.output)
     if not commands:
-        return BuildFailedError(
-            f"building {name} failed in {work}\n{done.tail()}",
-            failure_hint(done, work, request.variant.system),
-        )
+        return BuildFailedError(f"building {name} failed in {work}\n{done.tail()}", hint)
     failed, more = commands[0], len(commands) - 1
     labels = {step.output: step.label for step in recipe.steps}
     what = labels.get(failed.output, failed.output)
     spot = find_error(failed.lines) or ErrorSpot(f"{what} failed")
-    hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
+    hint = _header_hint(spot, request) or hint or _AGAIN
     for other in commands if len(failed.lines) > _SHOWN else commands[1:]:
         for line in (f"FAILED: {other.output}", other.command, *other.lines):
             log(show_kernel_paths(line, request.kernel_dir))
@@ -223,36 +218,9 @@ def _source_table(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
     return f"[{request.build.framework_name}]", tuple(include)
 
 
-def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
+def failure_hint(output: str, work: Path, system: str) -> str:
     """A hint for failures that are typical of a bare machine."""
-    if missing := _LIBRARY_HEADER.search(done.output):
-        return (
-            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: "
-            "build in the leg's image (--container auto), or move the kernel to the stable ABI"
-        )
-    if standard := _OLD_STANDARD.search(done.output):
-        return (
-            f"this torch needs {standard[1]}: remove `-std` from the flags, and kci sets the "
-            "standard of each torch"
-        )
-    if _PYBIND.search(done.output):
-        return f"pybind11's headers do not compile with Python's limited API: {INSTEAD_OF_PYBIND}"
-    if flag := _OTHER_PROCESSOR.search(done.output):
-        named = flag["gcc"] or flag["clang"] or f"{flag['option']}={flag['value']}"
-        return (
-            f"compilers for {system} have no flag {named}, and the flags of build.toml are for "
-            "all systems: remove it, "
-            "and choose in the source (`__x86_64__`, `__aarch64__`, `__attribute__((target(...)))`)"
-        )
-    if was_killed(done.output):
-        return (
-            "a compiler was killed, most likely because memory ran out: use fewer --jobs, or more "
-            "memory"
-        )
-    return full_disk_program_hint(done.output, work, CACHE_VARIABLE)
-
-
-def timeout_error(request: Request, objects: Objects) -> KciError:
-    """The error for a build that reached its time limit."""
-    hint = "" if objects.use().made else "no object was finished in this time; allow more"
-    return UnfinishedBuildError(request.variant.name, objects.count(), objects.expected, hint)
+    for pattern, hint in _HINTS.items():
+        if match := pattern.search(output):
+            return hint.format("=".join(filter(None, match.groups()[::-1])), system)
+    return full_disk_program_hint(output, work, CACHE_VARIABLE)

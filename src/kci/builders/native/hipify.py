@@ -20,7 +20,6 @@ from kci.builders.toolchains.environment import Environment
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
 from kci.utils.atomic import full_disk_program_hint
-from kci.utils.bounded_json import read_json
 from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.frozen import Frozen
 
@@ -30,7 +29,9 @@ TORCH_FOLDER = "torch-hip"
 """The translated torch headers, in the work directory."""
 
 _SCRIPT = Path(__file__).with_name("hipify_script.py")
-_ASKED, _TOLD = "hipify.json", "hipify-result.json"
+_ASKED = "hipify.json"
+_UNSUPPORTED = 3
+"""Exit code of the script for calls that HIP lacks, which it names last."""
 _RENAMED = (("cuda", "hip"), ("CUDA", "HIP"), ("THC", "THH"))
 _ERROR_HINTS = {
     "UnicodeDecodeError": "the sources are read as UTF-8",
@@ -104,34 +105,27 @@ def translate(plan: Translation, log: Log) -> None:
     request = {
         "hipify": str(plan.environment.torch / "utils" / "hipify"),
         "project": str(project),
-        "folder": FOLDER,
         "sources": plan.sources,
         "include": [path for path in plan.include if (project / path).is_dir()],
         "endings": [".cu", ".c", *CXX_ENDINGS, *HEADER_ENDINGS],
         "header_endings": list(HEADER_ENDINGS),
         "torch": str(plan.environment.torch / "include") if plan.torch_headers else "",
         "torch_copy": str(headers),
-        "result": str(plan.work / _TOLD),
     }
     (plan.work / _ASKED).write_text(json.dumps(request, indent=1), encoding="utf-8")
-    (plan.work / _TOLD).unlink(missing_ok=True)
     log(f"translating {', '.join(plan.sources) or 'the headers of torch'} to HIP")
     done = run(plan.command())
-    try:
-        unsupported = read_json(plan.work / _TOLD, list[str])
-    except (OSError, ValueError):
-        unsupported = None  # the script failed before
-    if done.code != 0 or unsupported is None:
-        hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
-        hints = (meaning for word, meaning in _ERROR_HINTS.items() if word in done.output)
-        message = f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}"
-        raise BuildFailedError(message, hint or next(hints, ""))
-    if unsupported:
-        calls = ", ".join(sorted(unsupported))
+    if done.code == _UNSUPPORTED:
+        calls = "".join(done.output.splitlines()[-1:])
         raise BuildFailedError(
             f"hipify reports calls that HIP does not have: {calls}",
             "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file",
         )
+    if done.code != 0:
+        hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
+        hints = (meaning for word, meaning in _ERROR_HINTS.items() if word in done.output)
+        message = f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}"
+        raise BuildFailedError(message, hint or next(hints, ""))
     for output in (project, headers):
         _replace_changed(output, output.with_suffix(""))
 

@@ -23,7 +23,7 @@ _COUNT = re.compile(r"Total number of unsupported CUDA function calls: (\d+)\n(.
 
 
 def main(request: Path) -> None:
-    """Run a request, and write unsupported calls to its result file."""
+    """Run a request; the last line of output lists unsupported calls, if any, and ends it."""
     request_data: dict[str, Any] = json.loads(request.read_text(encoding="utf-8"))  # noqa: TID251  - without kci
     try:
         module = load(Path(request_data["hipify"]))
@@ -33,7 +33,9 @@ def main(request: Path) -> None:
             translate_torch(module, torch, copy, request_data["header_endings"])
     except Exception as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    Path(request_data["result"]).write_text(json.dumps(unsupported), encoding="utf-8")
+    if unsupported:
+        print(", ".join(sorted(unsupported)))
+        sys.exit(3)
 
 
 def load(package: Path) -> ModuleType:
@@ -65,8 +67,8 @@ def translate_kernel(module: ModuleType, request: dict[str, Any]) -> list[str]:
             hipify_extra_files_only=True,
         )
     for original, result in results.items():
-        name = Path(original).relative_to(project).as_posix()
-        _count_as(name, original, result.hipified_path, request["folder"])
+        name = project.with_suffix("").name / Path(original).relative_to(project)
+        _count_as(name, original, result.hipified_path)
     for source, destination in request["sources"].items():
         original = str(project / source)
         # None: the source is hipify's own output
@@ -78,14 +80,14 @@ def translate_kernel(module: ModuleType, request: dict[str, Any]) -> list[str]:
     return [call.strip() for call in match[2].split(",")] if match and int(match[1]) else []
 
 
-def _count_as(name: str, original: str, translation: str | None, folder: str) -> None:
+def _count_as(name: Path, original: str, translation: str | None) -> None:
     # compilers should name the original file and lines; hipify adds lines on top
     if translation in (None, original):
         return
     written = Path(original).read_text(encoding="utf-8").splitlines(keepends=True)
     lines = Path(translation).read_text(encoding="utf-8").splitlines(keepends=True)
     top = max(len(lines) - len(written), 0)
-    lines.insert(top, f'#line 1 "{folder}/{name}"\n')
+    lines.insert(top, f'#line 1 "{name.as_posix()}"\n')
     Path(translation).write_text("".join(lines), encoding="utf-8")
 
 

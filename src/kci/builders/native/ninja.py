@@ -8,9 +8,10 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from kci.builders.process.machine import memory, read_progress
-from kci.builders.process.run import Log, ProgramResult, run_in_group, shell_line
+from kci.builders.process.run import Log, ProgramResult, program_output, run_in_group, shell_line
 from kci.errors import BuildFailedError
 from kci.utils.frozen import Frozen
 
@@ -66,7 +67,7 @@ NINJA_LOG = ".ninja_log"
 # `FAILED: [code=1] obj/000/relu.cpp.o`; older ninjas have no code
 _FAILED = re.compile(r"FAILED: (?:\[code=(?P<code>-?\d+)\] )?(?P<made>.+?) *")
 # compilers and shells about signal 9
-_KILLED = re.compile(
+KILLED = re.compile(
     r"Killed signal terminated program|(?:(?:fatal|internal compiler) error|unable to execute "
     r"command): Killed"
     r"|died due to signal 9|^Killed$"
@@ -77,6 +78,17 @@ _KILLED = re.compile(
     re.MULTILINE,
 )
 _KILLED_CODES = ("137", "-9")
+
+
+_ESTIMATES_SINCE = (1, 13)
+"""First ninja that estimates remaining time."""
+
+
+def ninja_status(ninja: Path) -> str:
+    """`NINJA_STATUS` for a ninja, in the format of `read_progress`."""
+    match = re.match(r"(\d+)\.(\d+)", program_output(str(ninja), "--version"))
+    estimates = match and (int(match[1]), int(match[2])) >= _ESTIMATES_SINCE
+    return "[%f/%t %W] " if estimates else "[%f/%t] "
 
 
 class FailedCommand(Frozen):
@@ -151,7 +163,7 @@ def failed_commands(output: str) -> list[FailedCommand]:
                 break
             output_lines.append(after)
         command = "".join(lines[number + 1 : number + 2])
-        killed = failed["code"] in _KILLED_CODES or was_killed("\n".join(output_lines))
+        killed = failed["code"] in _KILLED_CODES or bool(KILLED.search("\n".join(output_lines)))
         commands.append(FailedCommand(failed["made"], command, tuple(output_lines), killed))
     return commands
 
@@ -162,8 +174,3 @@ def is_failure_output(line: str, *, begun: bool) -> bool:
     """
     goes_on = begun and read_progress(line) is None and not line.startswith("ninja: ")
     return goes_on or _FAILED.fullmatch(line) is not None
-
-
-def was_killed(output: str) -> bool:
-    """True if a compiler reports a lack of memory."""
-    return _KILLED.search(output) is not None

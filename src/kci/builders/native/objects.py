@@ -15,7 +15,7 @@ import re
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,8 +23,8 @@ import msgspec
 
 from kci.builders.native.recipe import Recipe
 from kci.builders.process.run import Log
-from kci.builders.request import BuildPart, Request
-from kci.builders.toolchains.compilers import environment_flags, outside_files
+from kci.builders.request import BuildPart
+from kci.builders.toolchains.compilers import outside_files
 from kci.config.facts import BACKENDS
 from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import FindingsError, UsageError
@@ -192,13 +192,10 @@ _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 class Objects:
     """The objects of one build."""
 
-    def __init__(self, recipe: Recipe, request: Request, log: Log) -> None:
+    def __init__(self, recipe: Recipe, log: Log) -> None:
         """Clear earlier objects and unpack given ones. Raises OSError or KciError."""
-        self._request = request
-        self._recipe = recipe
-        self._work = recipe.work
-        self._steps = recipe.compiled
-        options = request.options
+        self._recipe, self._work, self._steps = recipe, recipe.work, recipe.compiled
+        self._request, options = recipe.request, recipe.request.options
         self._folder = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
         if options.objects_from or options.objects_to:
             self._folder = recipe.work / CCACHE_FOLDER
@@ -211,16 +208,12 @@ class Objects:
         ]
         self._begun = time.time()
 
-    @property
-    def expected(self) -> int:
-        return len(self._steps)
-
     def environment(self) -> dict[str, str]:
         """Variables for ccache, which replace the user's."""
         namespace = self._namespace()
         words = (word for step in self._steps for word in step.command)
         in_objects = any(map(_NAMES_FOLDER.match, words))
-        variables = {
+        settings = {
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
             "CCACHE_COMPILERCHECK": "content",
@@ -233,7 +226,10 @@ class Objects:
             "CCACHE_STATSLOG": str(self._work / _STATS),
             "CCACHE_HASHDIR" if in_objects else "CCACHE_NOHASHDIR": "1",
         }
-        return _for_ccache(variables)
+        # ccache expands `$NAME` once, and has no escape for `$`
+        inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
+        named = {name: f"${{KCI_{name}}}" for name in settings if f"KCI_{name}" in inner}
+        return settings | named | inner
 
     def use(self) -> ObjectUse:
         hits = min(sum(line in _HITS for line in _lines_of(self._work / _STATS)), self.count())
@@ -253,7 +249,7 @@ class Objects:
                 variant=request.variant.name,
                 part=request.part,
                 objects=self.count(),
-                wanted=self.expected,
+                wanted=len(self._steps),
                 use=self.use(),
                 run=request.options.run,
             )
@@ -267,11 +263,13 @@ class Objects:
         chain, inputs = self._recipe.chain, self._request.files()
         files = sorted(inputs.compiled_from(self._request.variant))
         words = [*(path for path, _ in files), "", *self._unnamed(files)]
-        words += [*chain.versions, *environment_flags()]
+        words += chain.versions
         flags = {flag for unit in self._recipe.sources.units for flag in unit.flags}
         words += outside_files(chain.cxx, chain.device, sorted(flags), contents=False)
         if any(word.endswith("=native") for step in self._steps for word in step.command):
-            words += _this_processor()
+            told = ("model name", "flags", "Features", "CPU part")
+            said = {line for line in _lines_of(Path("/proc/cpuinfo")) if line.startswith(told)}
+            words += [this_system(), *sorted(said)]
         return hashlib.sha256(msgspec.json.encode(words)).hexdigest()
 
     def _unnamed(self, files: Sequence[tuple[str, str]]) -> list[str]:
@@ -296,24 +294,9 @@ class Objects:
         ]
 
 
-def _this_processor() -> Sequence[str]:
-    told = ("model name", "flags", "Features", "CPU part")
-    said = {line for line in _lines_of(Path("/proc/cpuinfo")) if line.startswith(told)}
-    return [this_system(), *sorted(said)]
-
-
 def _lines_of(path: Path) -> list[str]:
     # none of a file that is not there
     try:
         return path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:
-    # it expands `$NAME` once, and has no escape for `$`
-    inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
-    return {
-        name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value
-        for name, value in settings.items()
-    } | inner

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from kci.builders.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP, package_files
+from kci.builders.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP
 from kci.builders.native import hipify
 from kci.builders.native.command_lines import (
     COMPAT_OBJECT,
     EXPORTS,
     GENERATED,
     OLDER,
-    Toolchain,
     compile_command,
     cxx_standard_flag,
     link_command,
@@ -28,11 +27,11 @@ from kci.builders.native.units import CXX, Sources, Unit
 from kci.builders.process.machine import job_count, pool_depth
 from kci.builders.process.run import shell_line
 from kci.builders.request import BuildPart, Request
-from kci.builders.toolchains.compilers import environment_flags
+from kci.builders.toolchains.compilers import Toolchain
 from kci.builders.toolchains.glibc import FOLDER, old_libraries
 from kci.builders.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, HOST
-from kci.matrix.variants import Kind, Variant
+from kci.matrix.variants import Kind
 from kci.utils.cache import work_dir
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
@@ -106,6 +105,7 @@ _CUTLASS = "-cutlass"
 class Recipe(Frozen):
     """A planned build."""
 
+    request: Request
     work: Path
     chain: Toolchain
     sources: Sources
@@ -113,16 +113,12 @@ class Recipe(Frozen):
     """None except for ROCm."""
     steps: tuple[Step, ...]
     links: dict[str, Path]
-    kernel: str
-    """Description of the linked files."""
     files: dict[str, str]
     """By path in the work directory."""
     package: dict[str, Path]
     jobs: int
     pools: dict[str, int]
     """Parallel compilers that fit into memory, by pool."""
-    limits: tuple[str, ...]
-    """Messages about limits of parallelism and time."""
 
     @property
     def compiled(self) -> list[Step]:
@@ -134,51 +130,73 @@ class Recipe(Frozen):
         return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
 
 
-def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
-    """Plan the build with a toolchain."""
-    work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
-    generated = _generated(chain)
+def make_recipe(
+    request: Request, sources: Sources, chain: Toolchain, package: dict[str, Path]
+) -> Recipe:
+    """Plan the build of a package with a toolchain."""
+    options = request.options
+    work = work_dir(options.cache, request.kernel_dir, request.variant.name).absolute()
+    files = {
+        f"{GENERATED}/registration.h": REGISTRATION_H,
+        "stub.cpp": STUB_CPP,
+        # every command depends on the versions of the tools
+        "tools.txt": "\n".join([*chain.versions, ""]),
+        EXPORTS: EXPORTS_MAP,
+        **compat_files(chain),
+    }
     translation, units = _translation(request, work, chain, sources)
-    pools = _pools(request, units)
-    steps = tuple(_steps(chain, units, tuple(sorted(generated)), pools))
-    files = f"the {count(len(request.files().of(request.variant)), 'file')}"
-    share, limits = None, []
-    if part := request.part:
-        share = part_objects(sources.units, part)
-        limits = [f"part {part}: {len(share)} of {count(len(units), 'object')}, and no link"]
-    if (minutes := request.options.stop_after) is not None:
-        limits.append(f"it ends itself after {minutes:g} minutes")
+    steps = tuple(_steps(chain, units, tuple(sorted(files))))
+    if request.part:
+        share = part_objects(units, request.part)
+        steps = tuple(step for step in steps if step.output in share)
+    # by a compiler's peak memory, which CUTLASS raises
+    pools = {
+        name: pool_depth(
+            options.jobs,
+            name.removesuffix(_CUTLASS),
+            cutlass=name.endswith(_CUTLASS),
+            builds=request.builds,
+        )
+        for name in {step.pool for step in steps if step.pool}
+    }
     return Recipe(
+        request=request,
         work=work,
         chain=chain,
         links=work_links(chain),
         sources=sources,
         translation=translation,
-        steps=steps if share is None else tuple(step for step in steps if step.output in share),
-        files=generated,
-        kernel=f"{files} of {request.kernel_dir.resolve()} that build.toml lists",
-        package=package_files(request.kernel_dir, request.build, compiled=True),
-        jobs=job_count(request.options.jobs, request.builds),
+        steps=steps,
+        files=files,
+        package=package,
+        jobs=job_count(options.jobs, request.builds),
         pools=pools,
-        limits=tuple(limits),
     )
 
 
 def recipe_commands(recipe: Recipe) -> list[str]:
     """The shell lines of a build, for `--dry-run`."""
-    python = recipe.chain.environment.python
+    request, python = recipe.request, recipe.chain.environment.python
     lines = [line for part in recipe.chain.downloads() for line in part.planned(python)]
     lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
     links = sorted(recipe.links.items())
     lines += [shell_line(["ln", "-sfn", str(target), name]) for name, target in links]
-    lines.append(f"# kci makes {KERNEL}, a folder with copies of what is listed of {recipe.kernel}")
+    listed = count(len(request.files().of(request.variant)), "file")
+    lines.append(
+        f"# kci makes {KERNEL}, a folder with copies of the {listed} of "
+        f"{request.kernel_dir.resolve()} that build.toml lists"
+    )
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation:
         lines += [
             f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
             shell_line(recipe.translation.command()),
         ]
-    lines += [f"# {limit}" for limit in recipe.limits]
+    if request.part:
+        made, objects = len(recipe.compiled), count(len(recipe.sources.units), "object")
+        lines.append(f"# part {request.part}: {made} of {objects}, and no link")
+    if (minutes := request.options.stop_after) is not None:
+        lines.append(f"# it ends itself after {minutes:g} minutes")
     lines += [f"# {shell_line(recipe.ninja())} runs:"]
     lines += [shell_line(step.command) for step in recipe.steps]
     return lines
@@ -188,14 +206,15 @@ def _steps(
     chain: Toolchain,
     units: tuple[Unit, ...],
     generated: tuple[str, ...],
-    pools: Collection[str],
 ) -> Iterator[Step]:
     # every command depends on the generated files
     for unit in units:
         tool = "c++" if unit.language == CXX else BACKENDS[chain.variant.backend].compiler
         command = compile_command(chain, unit)
         sources, what = (work_path(unit, unit.source),), f"{tool} {unit.shown}"
-        pool = name if (name := _pool(chain.variant, unit)) in pools else ""
+        own = unit.language != CXX or BACKENDS[chain.variant.backend].compiler_id[0] == CXX
+        cutlass = any(depend.startswith("cutlass") for depend in unit.depends)
+        pool = f"{chain.variant.backend if own else HOST}{_CUTLASS if cutlass else ''}"
         yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
     libraries = []
     for library in stub_libraries(chain):
@@ -207,23 +226,6 @@ def _steps(
     link = link_command(chain, objects, openmp=any(unit.openmp for unit in units))
     inputs = (*objects, *(step.output for step in libraries))
     yield Step(chain.module, inputs, link, f"link {chain.module}", generated)
-
-
-def _pool(variant: Variant, unit: Unit) -> str:
-    own = unit.language != CXX or BACKENDS[variant.backend].compiler_id[0] == CXX
-    backend = variant.backend if own else HOST
-    cutlass = any(depend.startswith("cutlass") for depend in unit.depends)
-    return f"{backend}{_CUTLASS}" if cutlass else backend
-
-
-def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
-    # by a compiler's peak memory, which CUTLASS raises
-    depths: dict[str, int] = {}
-    for name in {_pool(request.variant, unit) for unit in units}:
-        backend, cutlass = name.removesuffix(_CUTLASS), name.endswith(_CUTLASS)
-        depth = pool_depth(request.options.jobs, backend, cutlass=cutlass, builds=request.builds)
-        depths |= {} if depth is None else {name: depth}
-    return depths
 
 
 def _translation(
@@ -240,14 +242,3 @@ def _translation(
     if not names and not stable:
         return None, units
     return hipify.Translation(work, chain.environment, names, tuple(include), stable), units
-
-
-def _generated(chain: Toolchain) -> dict[str, str]:
-    return {
-        f"{GENERATED}/registration.h": REGISTRATION_H,
-        "stub.cpp": STUB_CPP,
-        # every command depends on the versions of the tools
-        "tools.txt": "\n".join([*chain.versions, *environment_flags(), ""]),
-        EXPORTS: EXPORTS_MAP,
-        **compat_files(chain),
-    }

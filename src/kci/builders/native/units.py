@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
-from kci.builders.kernel_files import CONTROL, kernel_error, resolve_inside, source_file
+from kci.builders.kernel_files import CONTROL, kernel_error, resolve_inside
 from kci.builders.process.run import Log
 from kci.builders.request import Request
 from kci.builders.toolchains import oneapi
 from kci.builders.toolchains.compilers import compiler_id, variant_compiler
-from kci.config.facts import BACKENDS, has_compiler
-from kci.config.model import Component
+from kci.config.facts import BACKENDS, HOST, has_compiler
+from kci.config.model import Component, CpuComponent
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, Depend, Version
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
@@ -37,24 +37,17 @@ _PROTECTED = str.maketrans(",>", "\0\1")
 _PLAIN = str.maketrans({"\0": ",", "\1": ">", _OPEN: "$<"})
 
 
-class FlagContext(Frozen):
-    """Values for generator expressions."""
+def expand_flag(flag: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Evaluate CMake generator expressions in a flag; `values` are those of plain names.
 
-    language: str
-    """As in CMake: `CXX`, `CUDA` or `HIP`."""
-    compilers: dict[str, str]
-    """CMake's compiler id by language, such as `GNU`."""
-
-
-def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
-    """Evaluate CMake generator expressions in a flag.
-
-    Raises ValueError for an unknown or open one.
+    Raises ValueError for a flag with an unknown or open one, or with control characters.
     """
+    if CONTROL.search(flag):
+        raise ValueError("it cannot be written into a build file")
     if "$<" not in flag:
         return (flag,)
     while match := _INNERMOST.search(flag):
-        value = _value(match[1], facts).translate(_PROTECTED)
+        value = _value(match[1], values).translate(_PROTECTED)
         flag = flag[: match.start()] + value + flag[match.end() :]
     plain = flag.translate(_PLAIN)
     if _OPEN in flag:
@@ -64,13 +57,11 @@ def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
     return tuple(part for part in plain.split(";") if part)
 
 
-def _value(inside: str, facts: FlagContext) -> str:
+def _value(inside: str, values: Mapping[str, str]) -> str:
     name, colon, argument = inside.partition(":")
-    values = {f"{language}_COMPILER_ID": compiler for language, compiler in facts.compilers.items()}
-    values |= {"PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": "Release"}
     unknown = f"{_OPEN}{inside}>"
     if not colon:
-        return (values | _LITERALS).get(name, unknown)
+        return {**values, **_LITERALS}.get(name, unknown)
     if name == "0":
         return ""
     if _OPEN in inside:
@@ -79,13 +70,11 @@ def _value(inside: str, facts: FlagContext) -> str:
         return argument
     if name == "IF":
         return [*argument.split(",", 2), "", ""][1 if argument.startswith("1,") else 2]
-    holds = _holds(name, argument.split(","), facts, values)
+    holds = _holds(name, argument.split(","), values)
     return unknown if holds is None else "1" if holds else "0"
 
 
-def _holds(
-    name: str, arguments: list[str], facts: FlagContext, values: dict[str, str]
-) -> bool | None:
+def _holds(name: str, arguments: list[str], values: Mapping[str, str]) -> bool | None:
     match name:
         case "NOT":
             return arguments[0] != "1"
@@ -100,7 +89,8 @@ def _holds(
             return len(arguments) == 2 and arguments[0] == arguments[1]
         case "COMPILE_LANG_AND_ID":
             language, *compilers = arguments
-            return language == facts.language and facts.compilers.get(language) in compilers
+            own = language == values["COMPILE_LANGUAGE"]
+            return own and values[f"{language}_COMPILER_ID"] in compilers
         case "CONFIG":
             return "RELEASE" in map(str.upper, arguments)
     return values[name] in arguments if name in values else None
@@ -149,21 +139,6 @@ class Sources(Frozen):
     """Union of the components' archs, sorted as text (docs/format.md#arch-order)."""
 
 
-class _Origin(Frozen):
-    # a table of build.toml with sources
-    label: str
-    src: tuple[str, ...]
-    include: tuple[str, ...]
-    cxx_flags: tuple[str, ...]
-    backend: str = ""
-    """Empty without device code."""
-    device_flags: tuple[str, ...] = ()
-    archs: tuple[str, ...] = ()
-    lacks_archs: bool = False
-    """True without code for the requested archs."""
-    depends: tuple[Depend, ...] = ()
-
-
 def collect_units(request: Request, log: Log) -> Sources:
     """List the units in the order of build.toml; a component above the variant's toolkit is left
     out.
@@ -180,30 +155,25 @@ def collect_units(request: Request, log: Log) -> Sources:
             "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant "
             "out",
         )
-    include, flags = framework.include or (), framework.cxx_flags or ()
-    origins = [_Origin(request.build.framework_name, framework.src, include, flags)]
-    origins += [_origin(request, label, component, log) for label, component in components.items()]
-    if request.options.archs and all(origin.lacks_archs for origin in origins if origin.archs):
-        raise UsageError(
-            f"no component has code for {', '.join(request.options.archs)}",
-            "`kci matrix --format json` lists its archs",
-        )
+    archs = _archs(request, components, log)
+    host = CpuComponent((), framework.src, framework.include, framework.cxx_flags)
+    found = [*_units(request, request.build.framework_name, host)]
+    for label, component in components.items():
+        found += _units(request, f"kernel.{label}", component, archs.get(label, ()))
     units: dict[PurePosixPath, Unit] = {}
-    for origin in origins:
-        for unit in _units(request, origin):
-            known = units.get(unit.source)
-            # nvcc and ninja need a plain name; the number keeps it unique
-            place = f"obj/{len(units):03d}/{_ODD.sub('_', Path(unit.shown).name)}.o"
-            units[unit.source] = _merge_units(known, unit) if known else replace(unit, object=place)
+    for unit in found:
+        known = units.get(unit.source)
+        # nvcc and ninja need a plain name; the number keeps it unique
+        place = f"obj/{len(units):03d}/{_ODD.sub('_', Path(unit.shown).name)}.o"
+        units[unit.source] = _merge_units(known, unit) if known else replace(unit, object=place)
     paths = [source.as_posix() for source in units]
     named = sources_with_name(request.files(), request.variant, paths)
     return Sources(
         units=tuple(
-            replace(unit, uses_name=path in named)
-            for path, unit in zip(paths, units.values(), strict=True)
+            replace(unit, uses_name=unit.source.as_posix() in named) for unit in units.values()
         ),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
-        archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
+        archs=tuple(sorted({arch for listed in archs.values() for arch in listed})),
     )
 
 
@@ -231,47 +201,42 @@ def _active(request: Request, log: Log) -> dict[str, Component]:
     return components
 
 
-def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
-    include, flags = component.include or (), component.cxx_flags or ()
-    origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
-    facts = BACKENDS[component.backend]
-    if code := oneapi.sycl_code(request.build, request.variant):
-        flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *component.device_flags)
-        return replace(origin, cxx_flags=flags)
-    if not facts.archs:
-        return origin
-    assert request.variant.compute is not None  # noqa: S101  - every backend with archs has compute versions
-    compute, flags = request.variant.compute, component.device_flags
-    if facts.compiler == "nvcc" and compute < _STUB_SINCE:
-        flags = tuple(flag for flag in flags if not flag.startswith(_STUB_FLAGS))
+def _archs(
+    request: Request, components: Mapping[str, Component], log: Log
+) -> dict[str, tuple[str, ...]]:
+    # by label; empty for a backend without them
+    facts, compute = BACKENDS[request.variant.backend], request.variant.compute
+    if not facts.archs or compute is None:
+        return {}
     tables = arch_tables(request.variant.archs_since or OLDEST)
-    listed = component_archs(component, compute, tables)
-    archs = _requested_archs(request, compute, listed) if request.options.archs else listed
-    if not listed:
-        listed_archs = ", ".join(component.archs) or "no archs"
-        raise kernel_error(
-            "KCI508",
-            f"kernel.{label} lists {listed_archs}, and {facts.title} {compute} supports none of it",
-        )
-    for arch in archs if facts.capabilities else ():
-        if not toolkits().builds(arch.removesuffix(PTX), compute):
-            raise kernel_error(
-                "KCI508",
-                f"kernel.{label} lists {arch}, which {facts.title} {compute} does not support",
+    listed = {label: component_archs(part, compute, tables) for label, part in components.items()}
+    for label, archs in listed.items():
+        wrong = [
+            arch
+            for arch in archs
+            if facts.capabilities and not toolkits().builds(arch.removesuffix(PTX), compute)
+        ]
+        if wrong or not archs:
+            names = ", ".join(wrong or components[label].archs) or "no archs"
+            message = (
+                f"kernel.{label} lists {names}, which {facts.title} {compute} does not support"
             )
-    if not archs:
-        log(
-            f"component {label} has no code for {', '.join(request.options.archs)}: compiled for "
-            f"{listed[0]} alone"
+            raise kernel_error("KCI508", message)
+    if not request.options.archs:
+        return listed
+    chosen = {label: _requested_archs(request, compute, archs) for label, archs in listed.items()}
+    requested = ", ".join(request.options.archs)
+    if not any(chosen.values()):
+        raise UsageError(
+            f"no component has code for {requested}", "`kci matrix --format json` lists its archs"
         )
-    # its functions must exist even so
-    return replace(
-        origin,
-        backend=component.backend,
-        device_flags=flags,
-        archs=archs or listed[:1],
-        lacks_archs=not archs,
-    )
+    for label, archs in chosen.items():
+        if not archs:
+            # its functions must exist even so
+            chosen[label] = listed[label][:1]
+            told = f"component {label} has no code for {requested}"
+            log(f"{told}: compiled for {listed[label][0]} alone")
+    return chosen
 
 
 def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...]) -> tuple[str, ...]:
@@ -287,53 +252,60 @@ def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...])
     return intersect_capabilities(archs, bases, exact=False)
 
 
-def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
-    for flag in (*origin.cxx_flags, *origin.device_flags):
-        if CONTROL.search(flag):
-            raise kernel_error(
-                "KCI506",
-                f"{origin.label} has the flag {flag!r}, which cannot be written into a build file",
-            )
-    kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
-    flags: dict[str, tuple[str, ...]] = {}
-    key = f"{origin.label}.include"
-    folders = (resolve_inside(kernel_dir, entry, key) for entry in origin.include)
+def _units(
+    request: Request, label: str, component: Component, archs: tuple[str, ...] = ()
+) -> Iterator[Unit]:
+    flags = {
+        language: tuple(_expanded(request.variant, label, language, listed))
+        for language, listed in _flags(request, component).items()
+    }
+    kernel_dir, root, key = request.kernel_dir, request.kernel_dir.resolve(), f"{label}.include"
+    folders = (resolve_inside(kernel_dir, entry, key) for entry in component.include or ())
     include = tuple(PurePosixPath(folder.relative_to(root)) for folder in folders)
-    for entry in dict.fromkeys(origin.src):
-        source_file(kernel_dir, entry, f"{origin.label}.src")
-        language = _language(origin, entry)
-        if not language:
-            continue
-        if language not in flags:
-            flags[language] = tuple(_expanded_flags(request.variant, origin, language))
-        yield Unit(
-            source=PurePosixPath(posixpath.normpath(entry)),
-            shown=entry,
-            object="",
-            language=language,
-            include=include,
-            flags=flags[language],
-            archs=() if language == CXX else origin.archs,
-            depends=origin.depends,
+    for entry in dict.fromkeys(component.src):
+        real = resolve_inside(kernel_dir, entry, f"{label}.src")
+        if not real.is_file():
+            reason = "is not a regular file" if real.exists() else "does not exist"
+            raise kernel_error("KCI501", f"{label}.src names {entry!r}, which {reason}")
+        if language := _language(label, entry, component.backend):
+            yield Unit(
+                source=PurePosixPath(posixpath.normpath(entry)),
+                shown=entry,
+                object="",
+                language=language,
+                include=include,
+                flags=flags[language],
+                archs=() if language == CXX else archs,
+                depends=component.depends,
+            )
+
+
+def _flags(request: Request, component: Component) -> dict[str, tuple[str, ...]]:
+    # by language, as in build.toml
+    flags, facts = {CXX: component.cxx_flags or ()}, BACKENDS[component.backend]
+    variant, own = request.variant, component.device_flags
+    if facts.compiler:
+        old = facts.compiler == "nvcc" and variant.compute and variant.compute < _STUB_SINCE
+        flags[facts.compiler_id[0]] = tuple(
+            flag for flag in own if not (old and flag.startswith(_STUB_FLAGS))
         )
+    elif component.backend != HOST and (code := oneapi.sycl_code(request.build, variant)):
+        flags[CXX] += (*oneapi.compile_flags(code), *own)
+    return flags
 
 
-def _expanded_flags(variant: Variant, origin: _Origin, language: str) -> Iterator[str]:
-    flags = origin.cxx_flags if language == CXX else origin.device_flags
-    if not any("$<" in flag for flag in flags):
-        yield from flags
-        return
+def _expanded(variant: Variant, label: str, language: str, flags: Collection[str]) -> Iterator[str]:
     compilers = dict(facts.compiler_id for facts in BACKENDS.values() if facts.compiler)
-    known, own = BACKENDS[variant.backend].compiler_id
-    compilers[CXX] = own if known == CXX else compiler_id(variant_compiler(variant))
-    facts = FlagContext(language, compilers)
+    if any("$<" in flag for flag in flags):
+        known, own = BACKENDS[variant.backend].compiler_id
+        compilers[CXX] = own if known == CXX else compiler_id(variant_compiler(variant))
+    values = {f"{name}_COMPILER_ID": compiler for name, compiler in compilers.items()}
+    values |= {"PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": language, "CONFIG": "Release"}
     for flag in flags:
         try:
-            yield from expand_flag(flag, facts)
+            yield from expand_flag(flag, values)
         except ValueError as error:
-            raise kernel_error(
-                "KCI506", f"{origin.label} has the flag {flag!r}: {error}"
-            ) from error
+            raise kernel_error("KCI506", f"{label} has the flag {flag!r}: {error}") from error
 
 
 def _merge_units(first: Unit, later: Unit) -> Unit:
@@ -347,15 +319,15 @@ def _merge_units(first: Unit, later: Unit) -> Unit:
     )
 
 
-def _language(origin: _Origin, entry: str) -> str | None:
+def _language(label: str, entry: str, backend: str) -> str | None:
     # None for a header
     ending = PurePosixPath(entry).suffix.lower()
     if ending in HEADER_ENDINGS:
         return None
     if ending in CXX_ENDINGS:
         return CXX
-    if origin.backend and ending in BACKENDS[origin.backend].endings:
-        return BACKENDS[origin.backend].compiler_id[0]
+    if ending in BACKENDS[backend].endings:
+        return BACKENDS[backend].compiler_id[0]
     other = "for a component of another backend"
     where = other if has_compiler(entry) else "for which kci has no compiler"
-    raise kernel_error("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
+    raise kernel_error("KCI502", f"{label}.src names {entry!r}, a source {where}")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kci.builders.process.run import Log, ProgramResult, program_output, run_in_group
@@ -42,32 +42,17 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: kci\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-class RunningWheel(Frozen):
-    """The wheel in memory."""
-
-    digest: str
-    data: bytes
-
-    def place(self, cache: Path) -> Path:
-        """Path in a cache directory."""
-        return cache / "wheels" / self.digest[:16] / f"kci-{__version__}-py3-none-any.whl"
-
-    def write(self, cache: Path) -> Path:
-        """Write the wheel to a cache directory, unless it exists."""
-        place = self.place(cache)
-        if not place.is_file():
-            write_atomic(place, self.data)
-        return place
-
-
-def running_wheel() -> RunningWheel | None:
-    """A reproducible wheel of this kci; None for a checkout, whose dependencies are unknown."""
+def running_wheel(cache: Path) -> tuple[Path, bytes]:
+    """A reproducible wheel of this kci, and its place in a cache directory."""
     from importlib import metadata
 
     try:
         distribution = metadata.distribution("kci")
-    except metadata.PackageNotFoundError:
-        return None
+    except metadata.PackageNotFoundError as error:
+        raise MissingToolError(
+            f"the kci in {PACKAGE} is not installed, so no container can install it",
+            "pip install it, or use --container none",
+        ) from error
     files = {
         f"kci/{entry.name}": entry.path.read_bytes()
         for entry in walk(PACKAGE)
@@ -77,11 +62,11 @@ def running_wheel() -> RunningWheel | None:
     for name in ("METADATA", "entry_points.txt"):
         files[f"{info}/{name}"] = (distribution.read_text(name) or "").encode()
     files[f"{info}/WHEEL"] = _WHEEL.encode()
-    lines = [
-        f"{name},sha256={_hash(content)},{len(content)}\n"
-        for name, content in sorted(files.items())
-    ]
-    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    record = f"{info}/RECORD,,\n"
+    for name, content in sorted(files.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(content)}\n"
+    files[f"{info}/RECORD"] = record.encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in sorted(files.items()):
@@ -89,11 +74,8 @@ def running_wheel() -> RunningWheel | None:
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
     data = buffer.getvalue()
-    return RunningWheel(hashlib.sha256(data).hexdigest(), data)
-
-
-def _hash(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    folder = cache / "wheels" / hashlib.sha256(data).hexdigest()[:16]
+    return folder / f"kci-{__version__}-py3-none-any.whl", data
 
 
 ENGINES = ("docker", "podman")
@@ -148,7 +130,7 @@ _KINDS = {
 _ENGINE_CODES = (125, 126, 127)
 """docker's own exit codes: a failure of docker, or no program to run."""
 
-# Arguments: wheel or directory of kci, name of the kept environment or empty, arguments of kci.
+# Arguments: wheel of kci, name of the kept environment, arguments of kci.
 # Concurrent containers each make an environment and link it by name. A later start needs no
 # network.
 SCRIPT = """\
@@ -171,29 +153,16 @@ if [ -z "$found" ]; then
   exit 3
 fi
 kept="$KCI_CACHE/containers/$name"
-if [ -n "$name" ] && "$kept/bin/python" -c 'import kci' >/dev/null 2>&1; then
+if "$kept/bin/python" -c 'import kci' >/dev/null 2>&1; then
   exec "$kept/bin/kci" "$@"
 fi
-if [ -n "$name" ]; then
-  mkdir -p "$KCI_CACHE/containers"
-  room="$(mktemp -d "$kept.XXXXXX")"
-else
-  room="$(mktemp -d)"
-fi
+mkdir -p "$KCI_CACHE/containers"
+room="$(mktemp -d "$kept.XXXXXX")"
 "$found" -m venv "$room" >&2
 "$room/bin/python" -m pip install --quiet --disable-pip-version-check "$kci" >&2
-if [ -n "$name" ]; then
-  ln -sfn "$room" "$kept"
-fi
+ln -sfn "$room" "$kept"
 exec "$room/bin/kci" "$@"
 """
-
-
-class Mount(Frozen, order=True):
-    """A directory in the container, at the same path as outside."""
-
-    path: Path
-    writable: bool = False
 
 
 class ContainerBuild(Frozen):
@@ -208,7 +177,7 @@ class ContainerBuild(Frozen):
     """Directories for results; the rest of the machine is read-only."""
     cache: Path
     readable: Sequence[Path] = ()
-    """Additional files."""
+    """Additional files; all paths are absolute."""
 
 
 def container_engine() -> str:
@@ -225,71 +194,57 @@ def container_engine() -> str:
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
 
 
-def container_command(
-    image: str,
-    mounts: Iterable[Mount],
-    command: Sequence[str],
-    *,
-    workdir: Path | None = None,
-    environment: Iterable[str] = (),
-    settings: Iterable[tuple[str, str]] = (),
-) -> list[str]:
-    """The docker command for an image: `environment` is passed by name, `settings` by value.
-
-    Raises UsageError.
-    """
+def build_command(build: ContainerBuild) -> list[str]:
+    """The docker command of a build. Raises UsageError or MissingToolError."""
+    image, name, cache = build.image, container_engine(), build.cache.resolve()
     if not _IMAGE.fullmatch(image):
         raise UsageError(
             f"{image!r} is not the name of an image", "write it as registry/name:tag or name@digest"
         )
-    name = container_engine()
-    arguments = [name, "run", "--rm", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    command = [name, "run", "--rm", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
     # an init forwards signals; podman needs an extra package for it
     if (
         name == "docker"
         or shutil.which("catatonit")
         or any(Path(path).exists() for path in _INIT_OF_PODMAN)
     ):
-        arguments.insert(3, "--init")
+        command.insert(3, "--init")
     if sys.platform != "win32":
-        arguments.append(f"--user={os.getuid()}:{os.getgid()}")
+        command.append(f"--user={os.getuid()}:{os.getgid()}")
         if name == "podman" and os.getuid() != 0:
-            arguments.append("--userns=keep-id")
-    arguments += [
-        _mount(mount) for mount in sorted({item.path: item for item in sorted(mounts)}.values())
-    ]
-    arguments += [f"--env={variable}" for variable in sorted(environment)]
-    arguments += [f"--env={variable}={value}" for variable, value in sorted(settings)]
-    if workdir:
-        arguments.append(f"--workdir={workdir}")
-    return [*arguments, image, *command]
-
-
-def build_command(build: ContainerBuild) -> list[str]:
-    """The docker command of a build. Raises UsageError as `container_command`."""
-    cache = build.cache.resolve()
-    source, digest, mounts = kci_source(cache)
-    mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
-    mounts += [Mount(path.resolve()) for path in build.readable]
-    mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
-    mounts += [
-        Mount(Path(word))
-        for name in PATH_VARIABLES
-        for word in os.environ.get(name, "").split()
-        if word.startswith("/") and Path(word).exists()
-    ]
-    variables = [name for name in (*FORWARDED_VARIABLES, *PATH_VARIABLES) if name in os.environ]
-    # an environment fits one image and one kci
-    kept = hashlib.sha256(f"{build.image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
+            command.append("--userns=keep-id")
+    named = {*FORWARDED_VARIABLES, *PATH_VARIABLES} & os.environ.keys()
+    named.update(_cache_variables())
+    command += [*_mounts(build), *(f"--env={variable}" for variable in sorted(named))]
     # without a home, pip and git would use the root directory
-    return container_command(
-        build.image,
-        mounts,
-        ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *build.arguments],
-        workdir=build.kernel_dir.resolve(),
-        environment=[*variables, *_cache_variables()],
-        settings=[("HOME", str(cache / "home")), ("KCI_CACHE", str(cache))],
-    )
+    command += [f"--env=HOME={cache / 'home'}", f"--env=KCI_CACHE={cache}"]
+    command += [f"--workdir={build.kernel_dir}", image, "sh", "-c", SCRIPT, "kci-in-container"]
+    # an environment fits one image and one kci
+    wheel = str(running_wheel(cache)[0])
+    kept = hashlib.sha256(f"{image}\n{wheel}".encode()).hexdigest()[:16]
+    return [*command, wheel, kept, *build.arguments]
+
+
+def _mounts(build: ContainerBuild) -> Iterator[str]:
+    # the same paths as outside, each behind those that it lies in
+    root = find_root(build.kernel_dir)[0]
+    readable = [root, *build.readable]
+    # the git directory may lie elsewhere
+    if (root / ".git").is_file() and (
+        common := run_git(root, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    ):
+        readable.append(Path(os.fsdecode(common).strip()))
+    words = (word for name in PATH_VARIABLES for word in os.environ.get(name, "").split())
+    readable += [Path(word) for word in words if word.startswith("/") and Path(word).exists()]
+    writable = (path.resolve() for path in (build.cache, *build.writable))
+    places = dict.fromkeys(readable, ",readonly") | dict.fromkeys(writable, "")
+    for path, how in sorted(places.items()):
+        if any(char in str(path) for char in ',"\n\r'):
+            raise UsageError(
+                f"{str(path)!r} cannot be mounted into a container",
+                "use a path without commas and quotes",
+            )
+        yield f"--mount=type=bind,source={path},target={path}{how}"
 
 
 def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
@@ -302,8 +257,9 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
     image, cache = build.image, build.cache.resolve()
     for place in (*build.writable, cache / "home"):
         place.mkdir(parents=True, exist_ok=True)
-    if wheel := running_wheel():
-        wheel.write(cache)
+    wheel, data = running_wheel(cache)
+    if not wheel.is_file():
+        write_atomic(wheel, data)
     command = build_command(build)
     container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
     named = [*command[:2], f"--name={container}", *command[2:]]
@@ -342,12 +298,17 @@ def _tell_digest(image: str, log: Log) -> None:
     log(f"{image} is a tag, which moves; {message}. Name the image by its digest in kci.toml")
 
 
-def choose_image(option: str, image: str, log: Log) -> str | None:
-    """The image of `--container`; `auto` is the leg's, None this machine.
+def named_image(option: str, own: str) -> str | None:
+    """The image of `--container`; `auto` is the leg's own, None this machine."""
+    return {"none": None, "auto": own or None}.get(option, option)
+
+
+def choose_image(option: str, own: str, log: Log) -> str | None:
+    """As `named_image`, or None if `auto` finds no engine.
 
     Raises MissingToolError without an engine.
     """
-    if option == "none" or (option == "auto" and not image):
+    if (image := named_image(option, own)) is None:
         return None
     try:
         require_engine()
@@ -356,11 +317,11 @@ def choose_image(option: str, image: str, log: Log) -> str | None:
             raise
         log(f"{error.message}: building on this machine instead of in {image}")
         return None
-    return image if option == "auto" else option
+    return image
 
 
-def require_engine() -> None:
-    """Raise MissingToolError unless a container engine answers, or UsageError for an
+def require_engine() -> str:
+    """The container engine, which answers; raises MissingToolError, or UsageError for an
     unknown one.
     """
     name = container_engine()
@@ -387,26 +348,7 @@ def require_engine() -> None:
         raise MissingToolError(
             f"{name} does not answer: {reason}", "start its service, or use --container none"
         )
-
-
-def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
-    """Find what pip installs in the container, its digest, and mounts: a wheel of this kci, or its
-    checkout.
-    """
-    wheel = running_wheel()
-    if wheel:
-        return str(wheel.place(cache.resolve())), wheel.digest, []
-    checkout = PACKAGE.parent.parent
-    return str(checkout), "", [Mount(checkout)]
-
-
-def _sources(kernel_dir: Path) -> list[Mount]:
-    # the git directory may lie elsewhere
-    place = find_root(kernel_dir)[0]
-    if (place / ".git").is_file():
-        common = run_git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
-        return [Mount(place), *([Mount(Path(os.fsdecode(common).strip()))] if common else [])]
-    return [Mount(place)]
+    return name
 
 
 def _cache_variables() -> list[str]:
@@ -421,12 +363,3 @@ def _cache_variables() -> list[str]:
         and name not in PATH_VARIABLES
         and not value.startswith(("/", "~"))
     ]
-
-
-def _mount(mount: Mount) -> str:
-    text = str(mount.path)
-    if any(char in text for char in ',"\n\r') or not mount.path.is_absolute():
-        raise UsageError(
-            f"{text!r} cannot be mounted into a container", "use a path without commas and quotes"
-        )
-    return f"--mount=type=bind,source={text},target={text}{'' if mount.writable else ',readonly'}"

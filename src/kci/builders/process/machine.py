@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from kci.config.facts import BACKENDS
@@ -99,12 +99,12 @@ def job_count(requested: int | None, builds: int = 1) -> int:
 
 def pool_depth(
     requested: int | None, backend: str, *, cutlass: bool = False, builds: int = 1
-) -> int | None:
-    """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's
+) -> int:
+    """Number of compilers that fit into memory, or the number of jobs that the user chose. nvcc's
     threads count.
     """
-    if requested is not None or _positive("MAX_JOBS"):
-        return None
+    if chosen := requested or _positive("MAX_JOBS"):
+        return chosen
     threads = nvcc_threads() if BACKENDS[backend].compiler == "nvcc" else None
     one = default_runners().compiler_memory(backend, cutlass=cutlass) * (threads or 1)
     return max(1, memory() // (one * builds))
@@ -126,9 +126,6 @@ def _positive(name: str) -> int | None:
     return int(text)
 
 
-_ESTIMATES_SINCE = (1, 13)
-"""First ninja that estimates remaining time."""
-
 # `[3/17 00:42] c++ csrc/relu.cpp`; hours are optional, and `?` comes first
 _STATUS_LINE = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
 
@@ -143,11 +140,6 @@ class Progress(Frozen):
     """Estimated seconds; None without an estimate."""
     command: str
     """Last finished command, such as `c++ csrc/relu.cpp`."""
-
-
-def ninja_status(version: Sequence[int]) -> str:
-    """`NINJA_STATUS` for a ninja version, in the format of `read_progress`."""
-    return "[%f/%t %W] " if tuple(version) >= _ESTIMATES_SINCE else "[%f/%t] "
 
 
 def read_progress(line: str) -> Progress | None:

@@ -11,16 +11,37 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from kci.builders.process.run import Log, own_program, program_output, run, silent
-from kci.builders.toolchains.cuda import Toolkit, find_toolkit
+from kci.builders.request import Request
+from kci.builders.toolchains.cuda import (
+    Toolkit,
+    WheelFiles,
+    find_library_headers,
+    find_toolkit,
+    mentions_libraries,
+)
+from kci.builders.toolchains.cutlass import Headers, find_headers
 from kci.builders.toolchains.data import Compiler, toolchains
-from kci.builders.toolchains.environment import python_environment, read_torch_version
-from kci.builders.toolchains.oneapi import find_icpx
+from kci.builders.toolchains.downloads import FetchedTool
+from kci.builders.toolchains.environment import (
+    Environment,
+    kci_environment,
+    python_environment,
+    python_include,
+    read_torch_version,
+    tvm_ffi_environment,
+)
+from kci.builders.toolchains.glibc import NewerParts, find_newer_parts
+from kci.builders.toolchains.oneapi import SyclCode, default_extensions, find_icpx, sycl_code
 from kci.builders.toolchains.rocm import Rocm, find_rocm
-from kci.config.values import Backend, Version, text_of
+from kci.config.facts import BACKENDS, HOST
+from kci.config.values import Backend, Depend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant
 from kci.utils.cache import file_digest
+from kci.utils.frozen import Frozen
 
 CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 """`sccache`, its path, or `off`; ccache if unset."""
@@ -191,12 +212,6 @@ def version_line(cxx: Compiler) -> str:
     return next(iter(program_output(*cxx, "--version").splitlines()), cxx[0])
 
 
-def ninja_version(ninja: Path) -> tuple[int, ...]:
-    """Major and minor; empty if unknown."""
-    match = re.match(r"(\d+)\.(\d+)", run([str(ninja), "--version"]).output)
-    return (int(match[1]), int(match[2])) if match else ()
-
-
 def compiler_id(cxx: Compiler) -> str:
     """CMake's name of a compiler: `Clang` or `GNU`."""
     return "Clang" if "clang" in version_line(cxx).lower() else "GNU"
@@ -231,6 +246,116 @@ def glibc_is_newer(cxx: Compiler) -> bool:
     return version is not None and version > MANYLINUX_GLIBC
 
 
+class Toolchain(Frozen):
+    """The compilers, torch and libraries of one variant."""
+
+    variant: Variant
+    kernel_id: str
+    cxx: Compiler
+    """With the compiler cache, if any."""
+    gcc_flags: tuple[str, ...]
+    """The supported ones of `GCC_FLAGS`."""
+    environment: Environment
+    python_include: Path
+    device: DeviceCompiler | None = None
+    headers: tuple[Headers, ...] = ()
+    cuda_headers: WheelFiles | None = None
+    ar: str = "ar"
+    glibc_compat: bool = False
+    """True if the machine's glibc is newer than kernels may need."""
+    newer_parts: NewerParts | None = None
+    """Parts of the C++ library to link statically."""
+    sycl: SyclCode | None = None
+    versions: tuple[str, ...] = ()
+    """Version lines of the tools and variables that they read; a change recompiles everything."""
+    cpp_library: str = "-lstdc++"
+    """See `cpp_library`."""
+    launcher: Path | None = None
+    """The compiler cache."""
+
+    @property
+    def module(self) -> str:
+        """File name of the native module."""
+        return f"{self.kernel_id}.so" if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
+
+    @property
+    def stable(self) -> bool:
+        return self.variant.kind is Kind.STABLE_ABI
+
+    @property
+    def tvm_ffi(self) -> bool:
+        return self.variant.kind is Kind.TVM_FFI
+
+    def downloads(self) -> list[FetchedTool]:
+        """Tools that may have to be downloaded."""
+        tools = (self.environment, self.device, self.cuda_headers, *self.headers)
+        return [part for part in tools if part is not None]
+
+
+def find_toolchain(
+    request: Request, depends: Iterable[Depend], sources: Iterable[Path], log: Log
+) -> Toolchain:
+    """The toolchain of a variant with dependencies and sources, perhaps to be downloaded.
+
+    Raises MissingToolError.
+    """
+    variant, cache, compute = (
+        request.variant,
+        request.options.cache,
+        text_of(request.variant.compute),
+    )
+    environment = _environment(request)
+    headers = find_headers(depends, cache, log, compute=compute)
+    cxx = build_compiler(variant)
+    device = find_device(variant.backend, compute, variant.system, cache, log)
+    sycl = sycl_code(request.build, variant)
+    if sycl and sycl.extensions:
+        sycl = replace(sycl, extensions=(default_extensions(cxx), *sycl.extensions))
+    cuda_headers = None
+    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(sources)):
+        cuda_headers = find_library_headers(device, cache)
+    release = environment.release or read_torch_version(environment.torch).release
+    versions = [version_line(cxx), environment.requirement or f"torch {release}"]
+    versions += [*(device.versions() if device else ()), *environment_flags()]
+    newer_glibc, ar = glibc_is_newer(cxx), binutils_program(cxx, "ar")
+    return Toolchain(
+        variant=variant,
+        kernel_id=request.kernel_id,
+        cxx=cxx,
+        gcc_flags=gcc_flags(cxx),
+        cpp_library=cpp_library(cxx),
+        environment=environment,
+        python_include=python_include(),
+        device=device,
+        cuda_headers=cuda_headers,
+        ar=ar,
+        sycl=sycl,
+        headers=headers,
+        glibc_compat=newer_glibc,
+        newer_parts=find_newer_parts(cxx, ar) if newer_glibc else None,
+        versions=tuple(versions),
+        launcher=find_compiler_cache(cxx),
+    )
+
+
+def _environment(request: Request) -> Environment:
+    # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's
+    # own wheel
+    variant = request.variant
+    if variant.kind is Kind.TVM_FFI:
+        return tvm_ffi_environment(request.options.cache, text_of(variant.tvm_ffi))
+    if not request.options.isolation:
+        return python_environment()
+    assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
+    backend = variant.backend if variant.kind is Kind.FULL else HOST
+    return kci_environment(
+        request.options.cache,
+        variant.wheel or variant.torch.text,
+        toolchains().flavour(backend, variant.compute),
+        headers_only=BACKENDS[backend].headers_only,
+    )
+
+
 def toolchain_identity(
     variant: Variant,
     cache: Path,
@@ -252,10 +377,13 @@ def toolchain_identity(
     if variant.kind is Kind.NOARCH:
         return ""
     cxx = variant_compiler(variant)
-    libc = linked_glibc(cxx)
+    libc, compiler = linked_glibc(cxx), build_compiler(variant)
+    # a launcher and the path do not count; the version and each word after it do
+    program = next((at for at, word in enumerate(compiler) if not is_compiler_cache(word)), 0)
     lines = [
         f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
-        *_compiler(compiler := build_compiler(variant)),
+        version_line(compiler),
+        *compiler[program + 1 :],
         version_line((binutils_program(cxx, "ld"),)),
         _torch(variant, isolation=isolation),
     ]
@@ -273,12 +401,6 @@ def environment_flags() -> list[str]:
     """Compiler variables that are set, as sorted `NAME=value`."""
     names = sorted(toolchains().compiler_variables)
     return [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
-
-
-def _compiler(words: Compiler) -> list[str]:
-    # a launcher and the path do not count; the version and each word after it do
-    program = next((at for at, word in enumerate(words) if not is_compiler_cache(word)), 0)
-    return [version_line(words), *words[program + 1 :]]
 
 
 _PARTS_OF_CXX = ("cc1plus", "as")

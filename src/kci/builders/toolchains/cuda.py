@@ -88,16 +88,14 @@ class Toolkit(FetchedTool):
         )
 
     def versions(self) -> list[str]:
-        match = _release(self.nvcc)  # two nvcc of a release can differ in code
-        return [f"nvcc {match[2] or match[1] if match else self.version}"]
+        # two nvcc of a release can differ in code
+        return [f"nvcc {_release(self.nvcc)[1] or self.version}"]
 
-    def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
+    def setup(self, python: Path, target: Path | None) -> list[list[str]]:
         if not self.wheels:
             return []
         packages = toolchains().cuda[self.version]
-        return [
-            [*pip_install(python), "--no-deps", "--target", str(target or self.wheels), *packages]
-        ]
+        return [[*pip_install(python), "--no-deps", "--target", str(target), *packages]]
 
     def fetch(self, python: Path, place: Path, log: Log) -> None:
         log(f"installing nvcc {self.version} into {self.wheels}")
@@ -113,20 +111,16 @@ def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
     return _host_toolkit(version, log) or _wheel_toolkit(version, cache)
 
 
-def nvcc_version(nvcc: Path) -> str | None:
-    """The release of an nvcc; None if unknown."""
-    match = _release(nvcc)
-    return match[1] if match else None
-
-
-def _release(nvcc: Path) -> re.Match[str] | None:
-    return _RELEASE.search(program_output(str(nvcc), "--version"))
+def _release(nvcc: Path) -> tuple[str, str]:
+    # the release of an nvcc, and its full version; empty if unknown
+    match = _RELEASE.search(program_output(str(nvcc), "--version"))
+    return (match[1], match[2] or match[1]) if match else ("", "")
 
 
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:
     if explicit := os.environ.get("NVCC"):
         nvcc = shutil.which(explicit)
-        release = nvcc_version(Path(nvcc)) if nvcc else None
+        release = _release(Path(nvcc))[0] if nvcc else ""
         if not nvcc or not same_version(release, version):
             what = f"is CUDA {release}" if release else "does not run"
             raise MissingToolError(
@@ -135,7 +129,7 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
             )
         return _toolkit(version, Path(nvcc).absolute())
     for nvcc_path in _candidates(version):
-        release = nvcc_version(nvcc_path)
+        release = _release(nvcc_path)[0]
         if same_version(release, version):
             return _toolkit(version, nvcc_path)
         if release:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import os
 import re
@@ -33,14 +32,6 @@ _PROTOCOLS = "file:git:http:https:ssh"
 _SECONDS = 60
 
 
-class HeaderSource(enum.StrEnum):
-    """Origin of headers."""
-
-    FOLDER = "folder"
-    WHEEL = "wheel"
-    GIT = "git"
-
-
 class Headers(FetchedTool):
     """A header-only dependency."""
 
@@ -49,64 +40,52 @@ class Headers(FetchedTool):
     folder: Path
     include: tuple[str, ...]
     """Include directories in the folder."""
-    source: HeaderSource
-    where: str = ""
-    """Requirement of the wheel, or URL of the repository."""
     release: CutlassRelease | None = None
+    """To be fetched from its wheel or from `repository`; None for a folder of this machine."""
+    repository: str = ""
 
     @property
     def place(self) -> Path | None:
-        return None if self.source is HeaderSource.FOLDER else self.folder
+        return self.folder if self.release else None
 
-    def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
-        into = str(target or self.folder)
-        match self.source:
-            case HeaderSource.WHEEL:
-                return [[*pip_install(python), "--no-deps", "--target", into, self.where]]
-            case HeaderSource.GIT:
-                assert self.release  # noqa: S101  - what git fetches is a release
-                git = ["git", "-C", into]
-                return [
-                    ["git", "init", "--quiet", into],
-                    [
-                        *git,
-                        "fetch",
-                        "--quiet",
-                        "--depth=1",
-                        "--no-tags",
-                        "--",
-                        self.where,
-                        self.release.commit,
-                    ],
-                    [*git, "checkout", "--quiet", "FETCH_HEAD", "--", *self.include],
-                ]
-            case _:
-                return []
+    def setup(self, python: Path, target: Path | None) -> list[list[str]]:
+        if not self.release:
+            return []
+        into = str(target)
+        if wheel := self.release.wheel:
+            return [[*pip_install(python), "--no-deps", "--target", into, wheel]]
+        git = ["git", "-C", into]
+        how = ["--quiet", "--depth=1", "--no-tags", "--"]
+        return [
+            ["git", "init", "--quiet", into],
+            [*git, "fetch", *how, self.repository, self.release.commit],
+            [*git, "checkout", "--quiet", "FETCH_HEAD", "--", *self.include],
+        ]
 
     def fetch(self, python: Path, place: Path, log: Log) -> None:
-        log(f"getting {self.name} from {self.where}")
+        release = self.release
+        assert release  # noqa: S101  - only a release is fetched
+        where = release.wheel or self.repository
+        log(f"getting {self.name} from {where}")
+        # git's settings may redirect (`insteadOf`) or run commands (`ext::`)
+        limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
         for command in self.setup(python, place):
-            # git's settings may redirect (`insteadOf`) or run commands (`ext::`)
-            limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
-            environment = {**os.environ, **limits}
-            wheel = self.source is HeaderSource.WHEEL
-            done = run_uv(command, log, environment) if wheel else run(command, env=environment)
+            done = run_uv(command, log) if release.wheel else run(command, env=os.environ | limits)
             if done.code != 0:
+                variable, _ = _source_of(self.name)
                 raise MissingToolError(
                     f"cannot get {self.name}\n{shell_line(command)}\n{done.tail()}",
-                    full_disk_program_hint(done.output, place, CACHE_VARIABLE) or _hint(self.name),
+                    full_disk_program_hint(done.output, place, CACHE_VARIABLE)
+                    or f"set {variable} to a checkout, or lead git to a mirror by its setting "
+                    "`url.<mirror>.insteadOf`",
                 )
         shutil.rmtree(place / ".git", ignore_errors=True)
-        if self.source is not HeaderSource.WHEEL and self.release:
-            digest = headers_digest(place)
-            if digest != self.release.digest:
-                message = (
-                    f"{self.where} does not hold {self.name} {self.release.tag}: its headers have "
-                    f"the digest {digest}"
-                )
-                raise MissingToolError(
-                    f"{message}, not {self.release.digest}", "see git's `insteadOf`"
-                )
+        if not release.wheel and (digest := headers_digest(place)) != release.digest:
+            raise MissingToolError(
+                f"{where} does not hold {self.name} {release.tag}: its headers have the digest "
+                f"{digest}, not {release.digest}",
+                "see git's `insteadOf`",
+            )
 
 
 def find_headers(
@@ -118,9 +97,35 @@ def find_headers(
 
     `compute` is the oneAPI version of an XPU variant, for SYCL*TLA.
     """
-    return tuple(
-        _find(depend, cache, log, compute) for depend in depends if depend is not Depend.TORCH
-    )
+    found = []
+    for depend in depends:
+        if depend is Depend.TORCH:
+            continue
+        known = toolchains().cutlass.get(depend.value)
+        release = tla_version(compute).release if depend is Depend.SYCL_TLA else known
+        if not release:
+            have = ", ".join(sorted(toolchains().cutlass))
+            raise MissingToolError(
+                f"the native builder does not have the dependency {depend.value}",
+                f"the native builder has torch, sycl_tla, {have}; build with --builder nix for "
+                "others",
+            )
+        variable, project = _source_of(depend.value)
+        repository, wheel = toolchains().repositories[project], release.wheel
+        if folder := os.environ.get(variable):
+            place = Path(folder).absolute()
+            _require_checkout(depend, variable, place, release, log)
+            found.append(Headers(depend.value, place, _INCLUDE))
+        elif release.commit:
+            name = wheel.replace("==", "-") or f"{project}-{release.tag}-{release.commit[:12]}"
+            place, include = cache / "headers" / name, _WHEEL_INCLUDE if wheel else _INCLUDE
+            found.append(Headers(depend.value, place, include, release, repository))
+        else:
+            raise MissingToolError(
+                f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it",
+                f"set {variable} to a checkout of {repository} at {release.tag}",
+            )
+    return tuple(found)
 
 
 def headers_digest(folder: Path) -> str:
@@ -145,39 +150,16 @@ def tla_version(compute: str) -> SyclTlaVersion:
     return known[version]
 
 
-def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
-    sycl = depend is Depend.SYCL_TLA
-    release = tla_version(compute).release if sycl else toolchains().cutlass.get(depend.value)
-    if not release:
-        have = ", ".join(sorted(toolchains().cutlass))
-        raise MissingToolError(
-            f"the native builder does not have the dependency {depend.value}",
-            f"the native builder has torch, sycl_tla, {have}; build with --builder nix for others",
-        )
-    variable, project = (SYCL_SOURCE_DIR, "sycl-tla") if sycl else (SOURCE_DIR, "cutlass")
-    if folder := os.environ.get(variable):
-        return _checkout_headers(depend, variable, Path(folder).absolute(), release, log)
-    if not release.commit:
-        raise MissingToolError(
-            f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it",
-            f"set {variable} to a checkout of {toolchains().repositories[project]} at "
-            f"{release.tag}",
-        )
-    wheel = release.wheel
-    name = wheel.replace("==", "-") or f"{project}-{release.tag}-{release.commit[:12]}"
-    return Headers(
-        depend.value,
-        cache / "headers" / name,
-        _WHEEL_INCLUDE if wheel else _INCLUDE,
-        HeaderSource.WHEEL if wheel else HeaderSource.GIT,
-        wheel or toolchains().repositories[project],
-        release,
-    )
+def _source_of(depend: str) -> tuple[str, str]:
+    # the variable with a checkout, and the project
+    if depend == Depend.SYCL_TLA.value:
+        return SYCL_SOURCE_DIR, "sycl-tla"
+    return SOURCE_DIR, "cutlass"
 
 
-def _checkout_headers(
+def _require_checkout(
     depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log
-) -> Headers:
+) -> None:
     version = folder / "include" / "cutlass" / "version.h"
     if not version.is_file():
         raise MissingToolError(
@@ -192,12 +174,3 @@ def _checkout_headers(
             f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: kci uses it "
             "as it is"
         )
-    return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
-
-
-def _hint(name: str) -> str:
-    variable = SYCL_SOURCE_DIR if name == Depend.SYCL_TLA.value else SOURCE_DIR
-    return (
-        f"set {variable} to a checkout, or lead git to a mirror by its setting "
-        "`url.<mirror>.insteadOf`"
-    )

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -54,8 +54,8 @@ class FetchedTool(Frozen):
         """Description of kci's own steps, for a dry run; empty if `setup` lists all."""
         return ""
 
-    def setup(self, _python: Path, _target: Path | None = None, /) -> list[list[str]]:
-        """Commands that install it with a Python's pip, to `target` if given."""
+    def setup(self, _python: Path, _target: Path | None, /) -> list[list[str]]:
+        """Commands that install it with a Python's pip, to a target."""
         return []
 
     def fetch(self, python: Path, place: Path, log: Log, /) -> None:
@@ -71,7 +71,7 @@ class FetchedTool(Frozen):
         if self.complete:
             return []
         return [
-            *map(shell_line, self.setup(python)),
+            *map(shell_line, self.setup(python, self.place)),
             *([f"# kci {self.by_kci}"] if self.by_kci else []),
         ]
 
@@ -160,14 +160,14 @@ def pip_install(python: Path) -> list[str]:
     return uv("pip", "install", "--python", str(python), "--only-binary", ":all:", *none)
 
 
-def run_uv(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
+def run_uv(command: Sequence[str], log: Log) -> ProgramResult:
     """Run a command of uv with pip's settings; its `Downloading` lines go to `log`."""
 
     def downloads(line: str) -> None:
         if line.lstrip().startswith("Downloading "):
             log(line.strip())
 
-    return run_in_group(command, downloads, env={**_uv_environment(), **(env or {})})
+    return run_in_group(command, downloads, env=_uv_environment())
 
 
 OTHER_INDEX = (
@@ -320,14 +320,6 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     raise MissingToolError(
         f"{page} has no wheel of {package} {version} for Linux on {platform}", "name a mirror"
     )
-
-
-def newest_release(package: str) -> str:
-    """The newest final release of a package with wheels on pip's index. Raises MissingToolError."""
-    page, wheels = _wheels(package, pip_index())
-    if final := [version for _, _, version, _ in wheels if not version.is_prerelease]:
-        return max(final).public
-    raise MissingToolError(f"{page} has no release of {package}")
 
 
 def _wheels(package: str, index: str) -> tuple[str, list[tuple[str, str, Version, frozenset[Tag]]]]:

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 
 from kci.builders.process.run import program_output
-from kci.builders.toolchains.compilers import binutils_program
 from kci.builders.toolchains.data import Compiler
 from kci.config.values import Version
 from kci.matrix.variants import cpu_of
@@ -114,11 +113,11 @@ class NewerParts(Frozen):
         return tuple(f"{FOLDER}/{member}" for member in self.members)
 
 
-def find_newer_parts(cxx: Compiler) -> NewerParts | None:
+def find_newer_parts(cxx: Compiler, ar: str) -> NewerParts | None:
     """The parts in a compiler's static C++ library; None without one, or if it is not GNU's."""
     library = program_output(*cxx, "-print-file-name=libstdc++.a").strip()
     if not library or not Path(library).is_file():
         return None
-    contents = program_output(binutils_program(cxx, "ar"), "t", library).split()
+    contents = program_output(ar, "t", library).split()
     members = tuple(member for member in glibc_data().cxx_members if member in contents)
     return NewerParts(library, members) if members else None

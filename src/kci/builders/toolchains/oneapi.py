@@ -8,13 +8,12 @@ import shutil
 
 from kci.builders.process.run import run
 from kci.builders.toolchains.cutlass import tla_version
-from kci.builders.toolchains.data import Compiler, toolchains
+from kci.builders.toolchains.data import Compiler, SyclTargets, toolchains
 from kci.builders.toolchains.environment import same_version
 from kci.config.model import Build
 from kci.config.values import Backend, Depend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Variant
-from kci.utils.frozen import Frozen
 
 ICPX = "icpx"
 
@@ -39,12 +38,9 @@ def find_icpx(compute: str) -> Compiler:
     return (path,)
 
 
-class SyclCode(Frozen):
+class SyclCode(SyclTargets):
     """icpx's targets and settings."""
 
-    targets: tuple[str, ...]
-    devices: tuple[str, ...]
-    """The devices of `spir64_gen`."""
     extensions: tuple[str, ...] = ()
     """SPIR-V extensions; for the link, `default_extensions` come first."""
     defines: tuple[str, ...] = ()
@@ -59,13 +55,13 @@ def sycl_code(build: Build, variant: Variant) -> SyclCode | None:
     parts = build.components(variant.backend).values()
     plain, tla = toolchains().sycl, toolchains().sycl_tla
     if not any(Depend.SYCL_TLA in part.depends for part in parts):
-        return SyclCode(plain.targets, plain.devices)
+        return SyclCode(targets=plain.targets, devices=plain.devices)
     version = tla_version(text_of(variant.compute))
-    marked = version.apart and any(
-        version.apart.mark in flag for part in parts for flag in part.device_flags
+    flags, apart = [flag for part in parts for flag in part.device_flags], version.apart
+    code = apart if apart and any(apart.mark in flag for flag in flags) else version
+    return SyclCode(
+        targets=code.targets, devices=code.devices, extensions=tla.extensions, defines=tla.defines
     )
-    targets = version.apart if version.apart and marked else version
-    return SyclCode(targets.targets, targets.devices, tla.extensions, tla.defines)
 
 
 def default_extensions(icpx: Compiler) -> str:

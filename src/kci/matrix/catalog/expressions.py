@@ -26,8 +26,9 @@ from kci.utils.suggest import one_of, suggestion
 
 _MAX_LENGTH, _MAX_DEPTH = 2000, 50
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<op>==|!=|<=|>=|<|>|~|=)|(?P<paren>[()])|(?P<word>[\w.*?+\[\]-]+|'[^']*'|"[^"]*"))""",
-    re.ASCII,
+    r"""\s*(?:(?P<op>==|!=|<=|>=|<|>|~|=)|(?P<paren>[()])|(?P<word>[\w.*?+\[\]-]+|'[^']*'|"[^"]*")"""
+    r"|(?P<end>\Z)|(?P<other>.))",
+    re.ASCII | re.DOTALL,
 )
 
 
@@ -89,19 +90,15 @@ def parse_where(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
 
 class _Parser:
     def __init__(self, text: str, fields: Mapping[str, Sequence[str]]) -> None:
-        self.text, self.fields, self.end = text, fields, 0
+        self.tokens, self.fields = _TOKEN.finditer(text), fields
         self.advance()
 
     def advance(self) -> None:
-        token = _TOKEN.match(self.text, self.end)
-        if token is None:
-            self.start = len(self.text) - len(self.text[self.end :].lstrip())
-            self.kind, self.got = "end", ""
-            if self.start < len(self.text):
-                raise self.error(f"unexpected {quoted(self.text[self.start])}")
-            return
-        self.kind, self.end = token.lastgroup or "end", token.end()
-        self.got, self.start = token[self.kind], token.start(self.kind)
+        token = next(self.tokens)
+        self.kind = token.lastgroup
+        self.got, self.start = token[token.lastindex or 0], token.start(token.lastindex or 0)
+        if self.kind == "other":
+            raise self.error(f"unexpected {quoted(self.got)}")
 
     def error(self, message: str, hint: str = "") -> WhereError:
         return WhereError(message, self.start, hint)

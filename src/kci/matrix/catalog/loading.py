@@ -1,6 +1,4 @@
-"""Editions of the catalog; overlays change them: `replace`, `change`, `keep` and `drop`, then added
-rows.
-"""
+"""Editions of the catalog; overlays change them: `replace`, `keep` and `drop`, then added rows."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ from kci.config.settings import EditionRow, OverlayFile, OverlayTable
 from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import UsageError
-from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
-from kci.matrix.catalog.rows import Catalog, Overlay, RemovedRow, Row, expand
+from kci.matrix.catalog.expressions import Subject, WhereError, parse_where
+from kci.matrix.catalog.rows import Catalog, Decision, Overlay, Row, expand
 from kci.matrix.variants import Variant
 from kci.utils.frozen import Frozen
 
@@ -29,11 +27,6 @@ FIELDS: dict[str, Sequence[str]] = {
     "system": SYSTEMS,
     **dict.fromkeys(["compute", "torch", "tvm-ffi", *VERSIONED], ()),
 }
-
-
-def is_overlay(document: Document) -> bool:
-    """True if a catalog file is an overlay and not an edition."""
-    return bool({"edition", "replace", "keep", "drop", "change"} & document.data.keys())
 
 
 def read_overlay(document: Document) -> Overlay:
@@ -48,27 +41,18 @@ def interpret_overlay(
     """Parse an overlay table at `place`, empty for a file; FindingsError for an expression (KCI128)
     or row (KCI120).
     """
-    problems: list[Diagnostic] = []
-
-    def parse(text: str, *at: str | int) -> Where:
-        try:
-            return parse_where(text, FIELDS)
-        except WhereError as error:
-            problems.append(where_problem(document, (*place, *at), text, error))
-            return parse_where("torch != 0", FIELDS)
-
-    keep, drop = (
-        tuple((parse(text, key, index), (*place, key, index)) for index, text in enumerate(texts))
-        for key, texts in (("keep", table.keep), ("drop", table.drop))
-    )
-    change = tuple(
-        (parse(item.where, "change", index, "where"), item, (*place, "change", index))
-        for index, item in enumerate(table.change)
-    )
+    problems, filters = [], []
+    for key, texts in (("keep", table.keep), ("drop", table.drop)):
+        for index, text in enumerate(texts):
+            at: KeyPath = (*place, key, index)
+            try:
+                filters.append((parse_where(text, FIELDS), key == "keep", at))
+            except WhereError as error:
+                problems.append(where_problem(document, at, text, error))
     if problems:
         raise refuse(*problems)
-    rows = expand(document, table.row, place, document.path)
-    return Overlay(document, place, edition, table.replace, keep, drop, change, rows)
+    rows = expand(document, table.row, place)
+    return Overlay(document, place, edition, table.replace, tuple(filters), rows)
 
 
 def overlays_of(settings: RepositorySettings) -> list[tuple[str | None, Overlay]]:
@@ -121,20 +105,16 @@ def subject(item: Row | Variant) -> Subject:
 def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
     """The catalog with an overlay applied; each row keeps the place that made it."""
     if overlay.replace:
-        by_replace: KeyPath = (*overlay.place, "replace")
-        removed = [
-            RemovedRow(row, "the overlay replaces the table", overlay.document, by_replace)
-            for row in catalog.rows
-        ]
+        place = overlay.document.place((*overlay.place, "replace"))
+        replaced = Decision("KCI213", "the overlay replaces the table", place=place)
+        removed = [(row, replaced) for row in catalog.rows]
         rows: list[Row] = []
     else:
-        rows, removed = filter_rows(
-            overlay, apply_changes(overlay, catalog.rows), among=catalog.rows
-        )
+        rows, removed = filter_rows(overlay, catalog.rows, among=catalog.rows)
     added = {row.key: row for row in overlay.rows}
     rows = [added.pop(row.key, row) for row in rows] + list(added.values())
     present = {row.key for row in rows}
-    gone = tuple(item for item in (*catalog.removed, *removed) if item.row.key not in present)
+    gone = tuple(item for item in (*catalog.removed, *removed) if item[0].key not in present)
     added_name = f"+{overlay.document.path}"
     return replace(
         catalog,
@@ -145,47 +125,22 @@ def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
     )
 
 
-def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
-    """The rows with each `[[change]]` applied, in order; a changed row has the place of its
-    change.
-    """
-    result = list(rows)
-    for where, change, place in overlay.change:
-        test = where.over([subject(row) for row in rows])
-        changed = {"place": place, "document": overlay.document}
-        if change.bundled is not None:
-            changed["bundled"] = change.bundled
-        if change.tvm_ffi is not None:
-            changed |= {"tvm_ffi": change.tvm_ffi, "tvm_ffi_unknown_since": None}
-        result = [replace(row, **changed) if test(subject(row)) else row for row in result]
-    return result
-
-
 def filter_rows(
     overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]
-) -> tuple[list[Row], list[RemovedRow]]:
+) -> tuple[list[Row], list[tuple[Row, Decision]]]:
     """The rows that `keep` and `drop` of an overlay leave, and the others; `newest` and `oldest`
     refer to `among`.
     """
     subjects = [subject(row) for row in among]
-    tests = [
-        (where.over(subjects), True, f"keeps only {where.text}", place)
-        for where, place in overlay.keep
-    ]
-    tests += [
-        (where.over(subjects), False, f"drops {where.text}", place) for where, place in overlay.drop
-    ]
-    remaining: list[Row] = []
-    removed: list[RemovedRow] = []
-    for row in rows:
-        fields = subject(row)
-        for test, must_match, what, place in tests:
-            if test(fields) is not must_match:
-                removed.append(RemovedRow(row, f"the overlay {what}", overlay.document, place))
-                break
-        else:
-            remaining.append(row)
-    return remaining, removed
+    removed = []
+    for where, keeps, place in overlay.filters:
+        test, what = where.over(subjects), "keeps only" if keeps else "drops"
+        decision = Decision(
+            "KCI213", f"the overlay {what} {where.text}", place=overlay.document.place(place)
+        )
+        removed += [(row, decision) for row in rows if test(subject(row)) is not keeps]
+        rows = [row for row in rows if test(subject(row)) is keeps]
+    return list(rows), removed
 
 
 DEFAULT_EDITION = "2026-11-23"
@@ -215,7 +170,7 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
 
 def catalog_of(document: Document, within: tuple[str, ...] = ()) -> Catalog:
     """The catalog of an edition's or overlay's file; raises as `load_catalog`."""
-    if not is_overlay(document):
+    if not {"edition", "replace", "keep", "drop"} & document.data.keys():
         return interpret_edition(document)
     overlay = read_overlay(document)
     within = (*within, document.path)
@@ -256,11 +211,11 @@ def interpret_edition(document: Document) -> Catalog:
         raise refuse(
             document.at_value(("as-of",), "KCI120", message, "such as 2026-08-20")
         ) from None
-    rows = expand(document, table.row, (), table.name)
+    rows = expand(document, table.row, ())
     return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
 
 
-def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
+def outside_range(catalog: Catalog) -> tuple[list[Row], list[tuple[Row, Decision]]]:
     """The rows of the compat tier outside of the supported torch range, and those that overlays
     remove.
 
@@ -268,10 +223,10 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
     supported torch versions with other compute versions.
     """
     rows = _outside_range(catalog)
-    own = {removed.row.key for removed in catalog.removed}
+    own = {row.key for row, _ in catalog.removed}
     rows = [row for row in rows if row.key not in own]
-    table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
-    gone: list[RemovedRow] = []
+    table = [*catalog.rows, *(row for row, _ in catalog.removed)]
+    gone: list[tuple[Row, Decision]] = []
     for overlay in catalog.overlays:
         rows, removed = filter_rows(overlay, rows, among=table)
         gone += removed

@@ -8,7 +8,7 @@ from functools import cache
 
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.facts import BACKENDS
-from kci.config.settings import ChangeTable, RowTable
+from kci.config.settings import RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.matrix.catalog.expressions import Where
 from kci.utils.frozen import Frozen
@@ -59,11 +59,8 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
         key=lambda entry: (entry.min, entry.since),
     )
     newest = {entry.min: entry.archs for entry in entries}
-    changes = [
-        *(entry.since for entry in entries),
-        *([table.exact_since] if table.exact_since <= day else []),
-    ]
-    since = max(changes)
+    days = (table.exact_since, *(entry.since for entry in entries))
+    since = max(date for date in days if date <= day)
     return ArchTables(
         tuple(sorted(newest.items(), reverse=True)),
         table.names,
@@ -101,12 +98,10 @@ class Toolkits(Dated):
         older = [entry for entry in self.toolkit if entry.version <= version]
         return _builds(older[-1] if older else self.toolkit[0], capability)
 
-    def ever_built(self, capability: str) -> bool:
-        return any(_builds(entry, capability) for entry in self.toolkit)
-
-    def newest_building(self, capability: str) -> Version:
-        """The newest toolkit that builds it; IndexError for none."""
-        return [entry.version for entry in self.toolkit if _builds(entry, capability)][-1]
+    def newest_building(self, capability: str) -> Version | None:
+        """The newest toolkit that builds it, if one ever did."""
+        building = (entry for entry in reversed(self.toolkit) if _builds(entry, capability))
+        return next((entry.version for entry in building), None)
 
     def new_name(self, capability: str, version: Version) -> str:
         """The new name of a capability that a toolkit renamed, with its suffix; else empty."""
@@ -138,7 +133,6 @@ class Row(Frozen):
     system: str
     bundled: bool
     tvm_ffi: Version | None
-    edition: str
     place: KeyPath
     document: Document
     tvm_ffi_unknown_since: str | None = None
@@ -147,23 +141,23 @@ class Row(Frozen):
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
-        """The toolchain, independent of the edition."""
+        """The toolchain, in whatever edition."""
         return (self.torch, self.backend, self.compute, self.system)
 
     def line(self) -> tuple[str, int]:
         return self.document.place(self.place)
 
 
-class RemovedRow(Frozen):
-    """A row that an overlay removes, and the place of that."""
+class Decision(Frozen):
+    """The reason why a candidate is dropped."""
 
-    row: Row
+    rule: str
     reason: str
-    document: Document
-    place: KeyPath
-
-    def line(self) -> tuple[str, int]:
-        return self.document.place(self.place)
+    cause: KeyPath = ()
+    """The key of build.toml; empty for the catalog's row."""
+    place: tuple[str, int] | None = None
+    """File and line of another cause: an overlay or a filter, without a file for the command
+    line."""
 
 
 class Overlay(Frozen):
@@ -173,9 +167,8 @@ class Overlay(Frozen):
     place: KeyPath
     edition: str | None
     replace: bool
-    keep: tuple[tuple[Where, KeyPath], ...]
-    drop: tuple[tuple[Where, KeyPath], ...]
-    change: tuple[tuple[Where, ChangeTable, KeyPath], ...]
+    filters: tuple[tuple[Where, bool, KeyPath], ...]
+    """Of `keep`, which is True, and `drop`."""
     rows: tuple[Row, ...]
 
 
@@ -190,7 +183,7 @@ class Catalog(Frozen):
     """Editions with further rows for the compat tier."""
     document: Document
     overlays: tuple[Overlay, ...] = ()
-    removed: tuple[RemovedRow, ...] = ()
+    removed: tuple[tuple[Row, Decision], ...] = ()
 
     @property
     def archs(self) -> ArchTables:
@@ -207,9 +200,7 @@ def _is_exact(row: RowTable) -> bool:
     return same and (row.index is None or bool(row.release and _INDEX.fullmatch(row.index)))
 
 
-def expand(
-    document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str
-) -> tuple[Row, ...]:
+def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath) -> tuple[Row, ...]:
     """Expand each `[[row]]` of the table at `place` to a row per compute version and system;
     FindingsError (KCI120).
     """
@@ -242,7 +233,6 @@ def expand(
                 system,
                 entry.bundled,
                 entry.tvm_ffi,
-                edition,
                 at,
                 document,
                 unknown_since,

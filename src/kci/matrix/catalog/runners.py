@@ -211,13 +211,13 @@ def price_of(runner: Runner) -> tuple[float, str] | None:
     return None if rate is None else (rate, default_prices().currency)
 
 
-def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners:
+def runners_from(settings: Settings) -> Runners:
     """The runners, images and limits of a repository: kci's with those of kci.toml.
 
     Each key is that of `runners.<backend>.<system>`, else of `runners.any.<system>`, else the
     default; labels and group go together. An entry without either is not a runner.
     """
-    defaults = defaults or default_runners()
+    defaults = default_runners()
     build = dict(defaults.build)
     for backend, images in settings.images.items():
         build[backend] = _with_images(build.get(backend) or UNKNOWN_BUILD, images)
@@ -270,14 +270,10 @@ def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, s
             ]
             runner = defaults.get(system, Runner((), 0, 0))
             for machine in layers:
-                runner = _overlay(runner, machine)
+                given = _given(machine)
+                if machine.labels is not None or machine.group is not None:
+                    given |= {"labels": machine.labels or (), "group": machine.group or ""}
+                runner = replace(runner, **given)
             if layers and (runner.labels or runner.group):
                 machines[backend, system] = runner
     return machines
-
-
-def _overlay(runner: Runner, machine: Machine) -> Runner:
-    set_here = _given(machine)
-    if machine.labels is not None or machine.group is not None:
-        set_here |= {"labels": machine.labels or (), "group": machine.group or ""}
-    return replace(runner, **set_here)

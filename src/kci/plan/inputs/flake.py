@@ -70,9 +70,7 @@ def flake_narrows(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator
     message, hint = "`torchVersions` changes what the reference builds", "the same in kci.toml:"
     if keys and theirs != planned:
         message += f": {len(theirs)} variants, and kci plans {len(planned)}"
-    elif keys or any(
-        overlay.keep or overlay.drop or overlay.replace for overlay in catalog.overlays
-    ):
+    elif keys or any(overlay.filters or overlay.replace for overlay in catalog.overlays):
         return
     else:
         hint = "kci runs no Nix; say in kci.toml what it leaves out, for example:"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from kci.config.discovery import RepositorySettings, companion, find_root, find_settings
+from kci.config.discovery import companion, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
 from kci.config.sources.package_rules import TESTS
@@ -126,15 +126,15 @@ class KernelInputs:
         may read any.
         """
         files = {item for place in (self.kernel, *self.declared) for item in self._below(place)}
-        folders = [
-            "",
-            *(self.kernel[:at] for at, char in enumerate(self.kernel) if char == "/"),
-            self.kernel,
-        ]
-        beside = (f"{folder}/{name}".removeprefix("/") for folder in folders for name in FLAKE)
-        return frozenset(
-            files | {(path, real) for path in beside if (real := self.tree.file(path))}
-        )
+        found = {(path, self.tree.file(path) or "") for path in self._around(FLAKE)}
+        return frozenset(files | {item for item in found if item[1]})
+
+    def _around(self, names: Sequence[str]) -> Iterator[str]:
+        """The paths of these names in the kernel and each directory above."""
+        folder = f"{self.kernel}/"
+        while folder:
+            folder = folder.rpartition("/")[0]
+            yield from (f"{folder}/{name}".removeprefix("/") for name in names)
 
     @cached_property
     def leads_out(self) -> bool:
@@ -169,14 +169,9 @@ class KernelInputs:
     @cached_property
     def tests(self) -> tuple[_Files, frozenset[str]]:
         """The files and directories of the tests, with what pytest reads around them."""
-        around = [self.kernel]
-        while around[-1]:
-            around.append(around[-1].rpartition("/")[0])
-        beside = (
-            f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES
-        )
         own = os.path.relpath(companion(Path(self.tree.root, self.kernel), TESTS), self.tree.root)
-        places = [Path(own).as_posix(), *(path for path in beside if self._may_be_of_pytest(path))]
+        beside = filter(self._may_be_of_pytest, self._around(_PYTEST_FILES))
+        places = [Path(own).as_posix(), *beside]
         files: set[tuple[str, str]] = set()
         folders: set[str] = set()
         while places:
@@ -246,29 +241,21 @@ class KernelInputs:
             path = posixpath.normpath(self.inside(entry))
             if path.startswith(("/", "../")):
                 continue
-            real = self.tree.real(path)
-            if real is not None and self.tree.kind(real) is EntryKind.DIRECTORY:
-                yield from (
-                    (path + name[len(real) :], behind)
-                    for name, behind in self.tree.below(real).items()
-                )
-            else:
-                yield path, self.tree.file(path) or ""
+            yield from self.tree.files(path).items()
 
     @cached_property
     def _package(self) -> tuple[_Files, _Files]:
         where = self.inside(package_path(self.build))
-        real = self.tree.real(where)
-        if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:
-            return frozenset(), frozenset()
-        entries = {path[len(real) + 1 :]: behind for path, behind in self.tree.below(real).items()}
-        installed = [name for name in entries if is_installed(name, self.build, compiled=False)]
-        compiled = [name for name in installed if is_installed(name, self.build, compiled=True)]
-        all_files, some = (
-            frozenset((f"{where}/{name}", entries[name]) for name in names)
-            for names in (installed, compiled)
+        files = [item for item in self.tree.files(where).items() if item[0] != where]
+        every, some = (
+            frozenset(
+                item
+                for item in files
+                if is_installed(item[0][len(where) + 1 :], self.build, compiled=compiled)
+            )
+            for compiled in (False, True)
         )
-        return all_files, some
+        return every, some
 
     def _with_parents(self, files: _Files) -> frozenset[str]:
         if files not in self._parents:
@@ -282,23 +269,14 @@ class KernelInputs:
         return self._parents[files]
 
     def _below(self, place: str) -> list[tuple[str, str]]:
-        if self.tree.kind(place) is EntryKind.DIRECTORY:
-            # build.toml counts by its values, without comments.
-            own = self.inside(BUILD_TOML)
-            return [item for item in self.tree.below(place).items() if item[0] != own]
-        return [(place, self.tree.file(place) or "")]
+        # build.toml counts by its values, without comments.
+        own = self.inside(BUILD_TOML)
+        return [item for item in self.tree.files(place).items() if item[0] != own]
 
 
-def inputs_for(
-    build: Build, directory: Path, settings: RepositorySettings | None = None
-) -> KernelInputs:
+def inputs_for(build: Build, directory: Path) -> KernelInputs:
     """The inputs of a kernel in its repository; FindingsError for an invalid kci.toml or a missing
     input (KCI333).
     """
-    repository = settings or find_settings(directory)
-    return KernelInputs(
-        build,
-        directory,
-        SourceTree(find_root(directory)[0]),
-        repository.settings.inputs_of(build.name),
-    )
+    declared = find_settings(directory).settings.inputs_of(build.name)
+    return KernelInputs(build, directory, SourceTree(find_root(directory)[0]), declared)

@@ -17,6 +17,7 @@ from kci.config.discovery import RepositorySettings, find_root
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS, SOURCE_ENDINGS, floors
 from kci.config.file_lints import compiler_flags
+from kci.config.model import Component, Torch, TvmFfi
 from kci.config.reader import Kernel
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
@@ -56,8 +57,10 @@ def included(raw: bytes) -> list[str]:
 
 
 def unconditional_includes(raw: bytes) -> list[str]:
-    """The names in includes of a source without a condition other than an include guard."""
-    if b"include" not in raw:
+    """The names in includes of a source without a condition other than an include guard; none of
+    one that deals with Python's limited API.
+    """
+    if b"include" not in raw or b"Py_LIMITED_API" in raw:
         return []
     text = _strip_comments(raw)
     names = []
@@ -265,7 +268,7 @@ def pybind_included(kernel: Kernel, tree: SourceTree) -> Iterator[Diagnostic]:
         name = next(
             filter(_PYBIND.fullmatch, _foreign_includes(tree, source, unconditional_includes)), ""
         )
-        if name and b"Py_LIMITED_API" not in _content(tree, source.text):
+        if name:
             message = (
                 f"{quoted(source.text)} includes <{name}>: pybind11's headers do not compile with "
             )
@@ -300,24 +303,19 @@ def _names(tree: SourceTree, path: str, parse: Callable[[bytes], list[str]]) -> 
         return []
 
 
-def _content(tree: SourceTree, path: str) -> bytes:
-    try:
-        real = None if escapes(path) else tree.file(path)
-        return tree.content(real) if real is not None else b""
-    except KciError:
-        return b""
-
-
 def _sources(kernel: Kernel) -> Iterator[_Source]:
     build = kernel.build
-    for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)):
-        for index, text in enumerate(table.src if table else ()):
-            yield _Source((name, "src", index), text, table.include or () if table else ())
-    for label, component in build.kernel.items():
-        for index, text in enumerate(component.src):
-            yield _Source(
-                ("kernel", label, "src", index), text, (*(component.include or ()), "csrc")
-            )
+    tables: list[tuple[KeyPath, Torch | TvmFfi | Component, tuple[str, ...]]] = [
+        ((name,), table, ())
+        for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi))
+        if table is not None
+    ]
+    tables += [
+        (("kernel", label), component, ("csrc",)) for label, component in build.kernel.items()
+    ]
+    for place, table, more in tables:
+        for index, text in enumerate(table.src):
+            yield _Source((*place, "src", index), text, (*(table.include or ()), *more))
 
 
 @lru_cache(maxsize=65536)
@@ -359,45 +357,35 @@ def lint_standards(kernel: Kernel, catalog: Catalog, tree: SourceTree) -> Iterat
     """KCI159: a flag with a C++ standard older than the headers of a torch accept, once
     per flag.
     """
-    standards = [
-        (flag, _STANDARD.fullmatch(flag.text))
+    old = [
+        (flag, int(match[1]))
         for flag in compiler_flags(kernel)
-        if flag.place[0] != "tvm-ffi"
+        if flag.place[0] != "tvm-ffi" and (match := _STANDARD.fullmatch(flag.text))
     ]
-    old = [(flag, int(match[1])) for flag, match in standards if match is not None]
     if not old:
         return
-    torches: dict[str, set[Version]] = {}
-    for variant in select(kernel, catalog).variants:
-        if variant.kind is Kind.FULL and variant.torch:
-            torches.setdefault(variant.backend, set()).add(variant.torch)
+    variants = [item for item in select(kernel, catalog).variants if item.kind is Kind.FULL]
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
-        built = (
-            torches.get(flag.backend, set())
-            if flag.backend
-            else set[Version]().union(*torches.values())
-        )
-        needed = {
-            torch: max(
-                least
-                for since, least in floors().cxx_standard.items()
-                if Version.parse(since) <= torch
-            )
-            for torch in sorted(built)
+        built = {
+            item.torch for item in variants if item.torch and flag.backend in ("", item.backend)
         }
-        lacking = [torch for torch, least in needed.items() if standard < least]
+        lacking = [torch for torch in sorted(built) if standard < _standard_of(torch)]
         others = _OTHER_COMPILER_SOURCES.get(str(flag.place[-2]), ())
-        sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
         reads = (
             _foreign_includes(tree, item, included)
-            for item in sources
-            if not item.text.endswith(others)
+            for item in _sources(kernel)
+            if item.place[:-2] == flag.place[:-2] and not item.text.endswith(others)
         )
         if lacking and any(_TORCH_HEADERS.fullmatch(name) for names in reads for name in names):
             which = ", ".join(map(str, lacking))
-            requirement = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
+            needed = f"C++{_standard_of(lacking[-1])}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"
             yield kernel.document.at_value(
-                flag.place, "KCI159", f"`{flag.text}` is older than {requirement}", hint
+                flag.place, "KCI159", f"`{flag.text}` is older than {needed}", hint
             )
+
+
+def _standard_of(torch: Version) -> int:
+    known = floors().cxx_standard.items()
+    return max(least for since, least in known if Version.parse(since) <= torch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
+import posixpath
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -81,7 +82,7 @@ class SourceTree:
             with open(f"{self.root}/{real}", "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading
                 return file.read()
         except OSError as error:
-            raise _unreadable(self.root, real, error) from error
+            raise self._unreadable(real, error) from error
 
     def parsed(self, path: str, parse: Callable[[bytes], list[str]]) -> list[str]:
         """The names that a function finds in a file, remembered by the file's digest; none if there
@@ -98,6 +99,15 @@ class SourceTree:
             list[str],
             lambda: parse(self.content(real)),
         )
+
+    def files(self, path: str) -> dict[str, str]:
+        """The file at a path, or all below it, each with its real file or an empty text."""
+        real = self.real(path)
+        if real is None or self.kind(real) is not EntryKind.DIRECTORY:
+            return {path: self.file(path) or ""}
+        start = len(real) + 1 if real else 0
+        below = self.below(real).items()
+        return {posixpath.join(path, name[start:]): behind for name, behind in below}
 
     def at(self, directory: Path) -> SourceTree:
         """The files of a directory in it, with the same memory."""
@@ -124,7 +134,7 @@ class SourceTree:
         try:
             return os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except OSError as error:
-            raise _unreadable(self.root, path, error) from error
+            raise self._unreadable(path, error) from error
 
     def _list(self, directory: str) -> Mapping[str, EntryKind]:
         try:
@@ -133,42 +143,37 @@ class SourceTree:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
-            raise _unreadable(self.root, directory, error) from error
+            raise self._unreadable(directory, error) from error
 
     def _follow(self, path: str, links: int) -> str | None:
+        if path == self.root:
+            return ""
+        if path.startswith("/"):
+            if not path.startswith(f"{self.root}/"):
+                return None
+            path = path[len(self.root) + 1 :]
         folder, slash, name = path.rpartition("/")
         here = self._directory(folder, links) if slash else ""
-        if here is None:
-            return None
-        return self._step(here, name, links)
-
-    def _directory(self, path: str, links: int) -> str | None:
-        if path not in self._directories:
-            if "\0" in path or (path.startswith("/") and not path.startswith(f"{self.root}/")):
-                return None
-            real = self._follow(path.removeprefix(f"{self.root}/"), links)
-            here = real if real is not None and self.kind(real) is EntryKind.DIRECTORY else None
-            self._directories[path] = here
-        return self._directories[path]
-
-    def _step(self, here: str, name: str, links: int) -> str | None:
-        if name in ("", "."):
+        if here is None or name in ("", "."):
             return here
         if name == "..":
             return here.rpartition("/")[0] if here else None
-        path = f"{here}/{name}" if here else name
+        place = f"{here}/{name}" if here else name
         kind = self.entries(here).get(name)
         if kind is not EntryKind.LINK:
-            return path if kind is not None else None
+            return place if kind is not None else None
         if links == 0:
             return None
-        target = self.target(path)
-        if target.startswith("/"):
-            if target != self.root and not target.startswith(f"{self.root}/"):
-                return None
-            target = target[len(self.root) + 1 :]
-            return self._follow(target, links - 1) if target else ""
-        return self._follow(f"{here}/{target}" if here else target, links - 1)
+        target = self.target(place)
+        start = f"{here}/" if here and not target.startswith("/") else ""
+        return self._follow(f"{start}{target}", links - 1)
+
+    def _directory(self, path: str, links: int) -> str | None:
+        if path not in self._directories:
+            real = self._follow(path, links) if "\0" not in path else None
+            known = real is not None and self.kind(real) is EntryKind.DIRECTORY
+            self._directories[path] = real if known else None
+        return self._directories[path]
 
     def _digest(self, real: str) -> str:
         place = f"{self.root}/{real}"
@@ -177,7 +182,10 @@ class SourceTree:
                 self.remembered.digest(place) if self.remembered is not None else file_digest(place)
             )
         except OSError as error:
-            raise _unreadable(self.root, real, error) from error
+            raise self._unreadable(real, error) from error
+
+    def _unreadable(self, path: str, error: OSError) -> FindingsError:
+        return FindingsError(f"cannot read {self.root}/{path}: {error.strerror}")
 
 
 class PatchedTree(SourceTree):
@@ -236,10 +244,6 @@ def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
     if entry.is_symlink():
         return EntryKind.LINK
     return EntryKind.DIRECTORY if entry.is_dir(follow_symlinks=False) else EntryKind.OTHER
-
-
-def _unreadable(root: str, path: str, error: OSError) -> FindingsError:
-    return FindingsError(f"cannot read {root}/{path}: {error.strerror}")
 
 
 class SourceTrees:

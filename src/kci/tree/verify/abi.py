@@ -13,7 +13,6 @@ import re
 import struct
 import subprocess
 import zlib
-from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -210,41 +209,29 @@ class ExportsTable(Dated):
 
 
 class Exports(Frozen):
-    """Sorted name hashes, with a bit per version."""
+    """The names that versions of a library export."""
 
     versions: tuple[str, ...]
-    hashes: tuple[int, ...]
-    masks: bytes
-
-    def missing(self, names: Iterable[str], version: str) -> list[str]:
-        """Names that a version does not export; empty for an unrecorded version."""
-        if version not in self.versions:
-            return []
-        bit = 1 << self.versions.index(version)
-        return sorted(name for name in set(names) if not self._mask(name) & bit)
+    masks: dict[int, int]
+    """A bit per version, by the hash of the name."""
 
     def versions_with(self, names: Iterable[str]) -> list[str]:
         """Recorded versions that export all names."""
         mask = (1 << len(self.versions)) - 1
         for name in names:
-            mask &= self._mask(name)
+            mask &= self.masks.get(name_hash(name), 0)
         return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
+
+    def missing(self, names: Iterable[str], version: str) -> list[str]:
+        """Names that a version does not export; empty for an unrecorded version."""
+        if version not in self.versions:
+            return []
+        return sorted(name for name in set(names) if version not in self.versions_with([name]))
 
     def provides(self, name: str, versions: Iterable[str]) -> bool:
         """True if all versions export a `std::` name; unrecorded versions do not count."""
-        if not is_std_name(name):
-            return False
-        recorded = [
-            1 << self.versions.index(version) for version in versions if version in self.versions
-        ]
-        return (
-            all(self._mask(name) & bit for bit in recorded) if recorded else self._mask(name) != 0
-        )
-
-    def _mask(self, name: str) -> int:
-        number = name_hash(name)
-        place = bisect_left(self.hashes, number)
-        return self.masks[place] if place < len(self.hashes) and self.hashes[place] == number else 0
+        found = self.versions_with([name]) if is_std_name(name) else []
+        return bool(found) and set(versions).intersection(self.versions) <= set(found)
 
 
 def name_hash(name: str) -> int:
@@ -318,4 +305,4 @@ def _exports(name: str) -> Exports:
     (count,) = struct.unpack_from("<I", data)
     planes = [data[4 + count * plane : 4 + count * (plane + 1)] for plane in range(5)]
     steps = map(int.from_bytes, zip(*planes[:4], strict=True))
-    return Exports(about.versions, tuple(accumulate(steps)), planes[4])
+    return Exports(about.versions, dict(zip(accumulate(steps), planes[4], strict=True)))

@@ -18,7 +18,6 @@ from kci.errors import MissingToolError
 from kci.tree.elf import ElfError, read_sections
 from kci.tree.verify.subject import BinaryKind, VariantDir
 from kci.utils.archive import LIMITS, zstandard
-from kci.utils.frozen import Frozen
 
 CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"
@@ -34,7 +33,6 @@ _CUDA_MAGIC = (0xBA55ED50).to_bytes(4, "little")
 _CUDA_HEADER = struct.Struct("<4sHHQ")
 # kind, version, header size, code size, four unused, architecture, two unused, flags
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
-_PTX, _SASS = 1, 2
 _ARCH_SPECIFIC = 1 << 20
 _FAMILY_SPECIFIC = 1 << 21
 
@@ -49,6 +47,8 @@ _COMPRESSED = struct.Struct("<4sHH")
 _COMPRESSED_SIZES = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 """Compressed size, original size and hash, by version."""
 _ZLIB, _ZSTD = 0, 1
+# `gfx90a`, or a family such as `gfx9-4-generic`
+_GFX = re.compile(rb"hip(?:v4)?-amdgcn.*?(gfx[0-9a-z]+(?:[-0-9a-z]*generic)?)", re.DOTALL)
 _PADDING = re.compile(rb"\0*")
 _MAX_TARGETS = 1024
 _MAX_HEAD = 1024 * 1024
@@ -62,20 +62,14 @@ class CompressedError(Exception):
     """kci cannot decompress the part with the architectures."""
 
 
-class DeviceCode(Frozen):
-    """Architectures in the spelling of metadata: `9.0a`, `gfx942`."""
-
-    binary: frozenset[str] = frozenset()
-    ptx: frozenset[str] = frozenset()
-    """PTX."""
-
-    def __or__(self, other: DeviceCode) -> DeviceCode:
-        return DeviceCode(self.binary | other.binary, self.ptx | other.ptx)
+DeviceCode = set[tuple[str, str]]
+"""Kind of code and architecture, in the spelling of metadata: `9.0a`, `gfx942`."""
+_KINDS = {1: "PTX", 2: "machine code"}
 
 
 def cuda_code(data: bytes) -> DeviceCode:
     """Read a `.nv_fatbin` section. Raises FatbinError."""
-    found: set[tuple[int, str]] = set()
+    found: DeviceCode = set()
     offset = _next(data, 0, (_CUDA_MAGIC,), "container")
     while offset >= 0:
         _, _, header, size = _unpack(_CUDA_HEADER, data, offset)
@@ -84,18 +78,17 @@ def cuda_code(data: bytes) -> DeviceCode:
             raise FatbinError(f"the container at offset {offset} is cut short")
         found.update(_entries(data, offset + header, end))
         offset = _next(data, end, (_CUDA_MAGIC,), "container")
-    return DeviceCode(
-        *(frozenset(arch for kind, arch in found if kind == wanted) for wanted in (_SASS, _PTX))
-    )
+    return found
 
 
-def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
+def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[str, str]]:
     while offset < end:
         kind, _, header, size, _, _, _, _, arch, _, _, flags = _unpack(_ENTRY, data, offset)
         if header < _ENTRY.size or offset + header + size > end:
             raise FatbinError(f"the entry at offset {offset} is cut short")
         suffix = "a" if flags & _ARCH_SPECIFIC else "f" if flags & _FAMILY_SPECIFIC else ""
-        yield kind, f"{arch // 10}.{arch % 10}{suffix}"
+        if kind in _KINDS:
+            yield _KINDS[kind], f"{arch // 10}.{arch % 10}{suffix}"
         offset += header + size
 
 
@@ -114,7 +107,7 @@ def hip_code(data: bytes) -> DeviceCode:
             archs |= targets
             end = offset + length
         offset = _next(data, end, _HIP_MAGICS, "offload bundle")
-    return DeviceCode(frozenset(archs - {""}))
+    return {("machine code", arch) for arch in archs}
 
 
 def _next(data: bytes, start: int, magics: tuple[bytes, ...], container: str) -> int:
@@ -146,8 +139,9 @@ def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
         if len(name) != name_size or offset + size > length:
             raise FatbinError("a bundle is cut short")
         end = max(end, position, offset + size)
-        if size:
-            archs.add(_gfx(name))
+        # `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+` is `gfx90a`; none for the host's entry
+        if size and (match := _GFX.match(name)):
+            archs.add(match[1].decode())
     return archs, end
 
 
@@ -184,17 +178,6 @@ def _inflated(data: bytes, method: int) -> bytes:
         raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
 
 
-# `gfx90a`, or a family such as `gfx9-4-generic`
-_GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")
-
-
-def _gfx(target: bytes) -> str:
-    # `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+` is `gfx90a`; empty for the host's entry
-    text = target.decode(errors="replace")
-    match = _GFX.search(text) if text.startswith(("hip-amdgcn", "hipv4-amdgcn")) else None
-    return match[0] if match else ""
-
-
 def _unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[int, ...]:
     try:
         return layout.unpack_from(data, offset)
@@ -202,38 +185,24 @@ def _unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[int, ...]:
         raise FatbinError(f"it is cut short at offset {offset}") from None
 
 
-def expected_code(backend: str, archs: tuple[str, ...]) -> DeviceCode:
-    """The device code that archs in metadata promise."""
-    plain = frozenset(arch.removesuffix("+PTX") for arch in archs)
-    ptx = frozenset(arch.removesuffix("+PTX") for arch in archs if arch.endswith("+PTX"))
-    return DeviceCode(plain, ptx if backend == "cuda" else frozenset())
-
-
 def check_variant(variant: VariantDir) -> Findings:
     """Yield differences between the libraries' device code and the metadata."""
     metadata = variant.metadata
-    if (
-        not metadata
-        or variant.noarch
-        or not variant.name
-        or not (variant.name.system or "").endswith("linux")
-    ):
+    if not metadata or not metadata.backend.archs or variant.platform[1] != "linux":
         return
-    backend = metadata.backend.type
-    if not BACKENDS[backend].archs or not metadata.backend.archs:
+    backend, archs = metadata.backend.type, metadata.backend.archs
+    if not BACKENDS[backend].archs:
         return
-    code = DeviceCode()
-    seen = relocatable = False
+    code: DeviceCode = set()
     section, read = (CUDA_SECTION, cuda_code) if backend == "cuda" else (HIP_SECTION, hip_code)
+    seen: set[str] = set()
     for item, kind in variant.libraries():
         if kind is not BinaryKind.ELF:
             continue  # the native rules report it
         try:
             there = read_sections(item.path, (section, RELOCATABLE_SECTION))
-            relocatable |= RELOCATABLE_SECTION in there
-            if data := there.get(section):
-                seen = True
-                code |= read(data)
+            seen.update(name for name, data in there.items() if data or name != section)
+            code |= read(there[section]) if there.get(section) else set()
         except CompressedError as error:
             yield finding("KCI763", f"its offload bundles are compressed: {error}", item.name)
             return
@@ -242,25 +211,20 @@ def check_variant(variant: VariantDir) -> Findings:
             return
         except (ElfError, OSError):
             return  # the native rules report it
-    if not seen:
-        listed = ", ".join(metadata.backend.archs)
-        message = f"no library has a section {section}; the metadata lists {listed}"
-        if relocatable:
-            message = f"no library has device code that was linked; the metadata lists {listed}"
-        yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "")
+    if section not in seen:
+        linked, hint = f"no library has a section {section}", ""
+        if RELOCATABLE_SECTION in seen:
+            linked, hint = "no library has device code that was linked", RELOCATABLE_HINT
+        message = f"{linked}; the metadata lists {', '.join(archs)}"
+        yield finding("KCI761", message, hint=hint)
         return
-    expected = expected_code(backend, metadata.backend.archs)
-    yield from _arch_differences("machine code", expected.binary, code.binary)
-    yield from _arch_differences("PTX", expected.ptx, code.ptx)
-
-
-def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str]) -> Findings:
-    if missing := sorted(expected - actual):
-        yield finding(
-            "KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it"
-        )
-    if extra := sorted(actual - expected):
-        yield finding(
-            "KCI760",
-            f"there is {kind} for {', '.join(extra)}, which the metadata does not list",
-        )
+    expected = {("machine code", arch.removesuffix("+PTX")) for arch in archs}
+    if backend == "cuda":
+        expected |= {("PTX", arch[:-4]) for arch in archs if arch.endswith("+PTX")}
+    for text, part in (
+        ("the metadata lists {}; there is no {} for it", expected - code),
+        ("there is {1} for {0}, which the metadata does not list", code - expected),
+    ):
+        for what in sorted({what for what, _ in part}):
+            listed = ", ".join(sorted(arch for of, arch in part if of == what))
+            yield finding("KCI760", text.format(listed, what))

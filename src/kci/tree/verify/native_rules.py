@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kci.config.facts import BACKENDS, floors
 from kci.config.values import Version
@@ -33,8 +33,7 @@ from kci.tree.verify.abi import (
     uses_old_string,
 )
 from kci.tree.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
-from kci.tree.verify.subject import BinaryKind, VariantDir, is_static_executable
-from kci.tree.verify.tree_rules import module_file
+from kci.tree.verify.subject import BinaryKind, VariantDir
 from kci.utils.suggest import first_of
 from kci.utils.walk import Entry
 
@@ -46,47 +45,52 @@ _STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
 
 def check_variant(variant: VariantDir) -> Findings:
     """Yield the findings about a variant's native libraries."""
-    if not variant.name or variant.noarch:
-        return
-    for item, kind in variant.libraries():
-        yield from placed(_library(variant, variant.name, item, kind), item.name)
+    if variant.name and not variant.noarch:
+        for item, kind in variant.libraries():
+            yield from placed(_library(variant, variant.name, item, kind), item.name)
 
 
 def _library(
     variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKind | None
 ) -> Findings:
-    system = (name.system or "").rpartition("-")[2]
+    system = variant.platform[1]
     expected = {"darwin": BinaryKind.MACH_O, "windows": BinaryKind.PE}.get(system, BinaryKind.ELF)
-    if kind is BinaryKind.ARCHIVE:
-        yield finding("KCI757", "it is a static library, which nothing can load")
+    if kind in (BinaryKind.ARCHIVE, BinaryKind.PROGRAM):
+        rule = "KCI740" if item.name == variant.module else "KCI757"
+        yield finding(rule, f"it is a {kind}, which nothing can load")
     elif not kind:
-        yield finding("KCI740", f"it has the name of a library, and is not a {expected.value} file")
+        yield finding("KCI740", f"it has the name of a library, and is not a {expected} file")
     elif kind is not expected:
-        yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}")
-    elif kind is BinaryKind.ELF:
-        yield from _elf_library(variant, name, item)
+        yield finding("KCI741", f"it is a {kind} file, the name says {name.system}")
+    elif kind is not BinaryKind.ELF:
+        yield finding("KCI750", f"of a {kind} file nothing more is checked")
     else:
-        yield finding("KCI750", f"of a {kind.value} file nothing more is checked")
+        try:
+            elf = read_elf(item.path)
+        except (ElfError, OSError) as error:
+            yield finding("KCI740", str(error))
+        else:
+            yield from _elf_library(variant, name, item, elf)
 
 
-def _elf_library(variant: VariantDir, name: VariantName, item: Entry) -> Findings:
-    cpu = (name.system or "").partition("-")[0]
-    metadata = variant.metadata
-    module = metadata and item.name == module_file(name, metadata)
-    try:
-        if not module and is_static_executable(item.path):
-            yield finding("KCI757", "it is a program")
-            return
-        elf = read_elf(item.path)
-    except (ElfError, OSError) as error:
-        yield finding("KCI740", str(error))
-        return
+def _elf_library(variant: VariantDir, name: VariantName, item: Entry, elf: Elf) -> Findings:
+    cpu, module = variant.platform[0], item.name == variant.module
     if elf.program and not module:
-        yield finding("KCI757", "it is a program")
+        yield finding("KCI757", "it is a program, which nothing can load")
     if elf.machine != cpu:
         yield finding("KCI741", f"it is for {elf.machine}-linux, the name says {name.system}")
-    yield from _versions(elf, cpu)
-    yield from _python(elf)
+    # the system's loader checks every required version, even unused ones
+    for version in sorted(elf.required_versions):
+        if cap := exceeded_cap(version, cpu):
+            users = [symbol.name for symbol in elf.undefined if symbol.version == version]
+            by = f" (for {_shortened(users)})" if users else ""
+            yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}")
+    known, python = python_symbols(), floors().python
+    undefined = [symbol.name for symbol in elf.undefined]
+    outside = [each for each in undefined if each.startswith(("Py", "_Py")) and each not in known]
+    if outside := outside + _newer(undefined, known, python):
+        message = f"not in the stable ABI of Python {python}: {_shortened(outside)}"
+        yield finding("KCI743", message)
     for path in elf.search_path:
         yield finding("KCI744", f"it has the search path {path!r} built in")
     yield from _hygiene(elf)
@@ -94,11 +98,14 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry) -> Finding
     if name.kind is Kind.STABLE_ABI:
         yield from _stable(elf, Version.parse(name.framework_version))
     elif name.kind is Kind.FULL:
-        yield from _torch(elf, name)
-    if metadata and name.kind is not Kind.TVM_FFI and module:
-        init = f"PyInit_{metadata.id}"
-        if init not in elf.defined:
-            yield finding("KCI749", f"it does not define {init}")
+        yield from _torch(elf, name.framework_version or "")
+    init = f"PyInit_{item.name.partition('.')[0]}"
+    if module and name.kind is not Kind.TVM_FFI and init not in elf.defined:
+        yield finding("KCI749", f"it does not define {init}")
+
+
+def _newer(names: Iterable[str], known: Mapping[str, Version], than: Version) -> list[str]:
+    return [f"{name} ({known[name]})" for name in names if name in known and known[name] > than]
 
 
 def _hygiene(elf: Elf) -> Findings:
@@ -108,65 +115,33 @@ def _hygiene(elf: Elf) -> Findings:
         yield finding("KCI754", "it asks for an executable stack")
     if elf.cpu_level > _CPU_LEVEL:
         yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}")
-    room = native_table().static_tls
+    most = native_table().static_tls
     size, align = elf.static_tls
-    if size > room["size"] or align > room["align"]:
+    if size > most["size"] or align > most["align"]:
         message = (
             f"it has {size} bytes of thread-local data in the static TLS block, aligned to {align}"
         )
         hint = (
-            f"a library that is loaded later finds at most {room['size']} bytes there, aligned to "
-            f"{room['align']}"
+            f"a library that is loaded later finds at most {most['size']} bytes there, aligned to "
+            f"{most['align']}"
         )
         yield finding("KCI758", message, hint=hint)
 
 
-def _torch(elf: Elf, name: VariantName) -> Findings:
-    symbols = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
-    old = [symbol for symbol in symbols if is_torch_name(symbol) and uses_old_string(symbol)]
-    if old:
+def _torch(elf: Elf, version: str) -> Findings:
+    exports, symbols = torch_exports(), elf.unversioned
+    of_torch = [symbol for symbol in symbols if is_torch_name(symbol)]
+    if old := [symbol for symbol in of_torch if uses_old_string(symbol)]:
         message = f"it uses std::string as it was before the C++11 ABI: {_shortened(old)}"
         yield finding("KCI752", message)
-        return
-    version = name.framework_version or ""
-    missing = torch_exports().missing(filter(is_torch_name, symbols), version)
-    if missing:
-        fitting = torch_exports().versions_with(
-            symbol for symbol in symbols if is_torch_name(symbol) or is_std_name(symbol)
-        )
+    elif missing := exports.missing(of_torch, version):
+        fitting = exports.versions_with([*of_torch, *filter(is_std_name, symbols)])
         hint = (
             f"it fits torch {', '.join(fitting)}"
             if fitting
             else "build it again for the torch in its name"
         )
         yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", hint=hint)
-
-
-def _versions(elf: Elf, cpu: str) -> Findings:
-    # the system's loader checks every required version, even unused ones
-    users = defaultdict(list)
-    for symbol in elf.undefined:
-        users[symbol.version].append(symbol.name)
-    for version in sorted(elf.required_versions):
-        if cap := exceeded_cap(version, cpu):
-            by = f" (for {_shortened(users[version])})" if users[version] else ""
-            yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}")
-
-
-def _python(elf: Elf) -> Findings:
-    known = python_symbols()
-    outside = []
-    for symbol in elf.undefined:
-        added = known.get(symbol.name)
-        if added is None and symbol.name.startswith(("Py", "_Py")):
-            outside.append(symbol.name)
-        elif added is not None and added > floors().python:
-            outside.append(f"{symbol.name} ({added})")
-    if outside:
-        yield finding(
-            "KCI743",
-            f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}",
-        )
 
 
 def _dependencies(elf: Elf, name: VariantName) -> Findings:
@@ -177,86 +152,72 @@ def _dependencies(elf: Elf, name: VariantName) -> Findings:
     refused = [library for library in named if not allowed_libraries(library, groups, major)]
     for library in refused:
         yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on")
-    exports = toolkit_exports(name.backend)
+    exports, compute = toolkit_exports(name.backend), name.compute_version or ""
     strong = [item.name for item in elf.undefined if not item.weak]
     missing = []
     if exports:
         own = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
-        if missing := exports.missing(own, name.compute_version or ""):
+        if missing := exports.missing(own, compute):
             yield _toolkit(exports, missing, name)
     if name.kind is Kind.TVM_FFI:
         yield from _tvm_ffi(strong)
     torch = name.framework_version if name.kind is Kind.FULL else None
     loaded = loaded_libraries(elf.needed, groups, torch or "")
-    recorded = (name.backend,) if exports and name.compute_version in exports.versions else ()
+    recorded = (name.backend,) if exports and compute in exports.versions else ()
     yield from _prefix_fallback(strong, loaded, ("system", framework, *recorded))
     versions = _torch_versions(elf, name)
-    open_symbols = [
-        symbol.name
-        for symbol in elf.undefined
-        # a program may leave weak symbols open
-        if not (
-            symbol.version
-            or symbol.weak
-            or symbol.name.startswith(("Py", "_Py"))
-            or symbol.name in missing
-        )
-        and symbol.name not in python_symbols()
-        and owners(symbol.name).isdisjoint(loaded)
-        and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
-        and not (versions and torch_exports().provides(symbol.name, versions))
-    ]
     of_others = defaultdict(list)
-    for symbol in open_symbols:
-        of_others[min(owners(symbol), default="")].append(symbol)
+    for symbol in elf.unversioned:
+        if not (
+            symbol.startswith(("Py", "_Py"))
+            or symbol in missing
+            or symbol in python_symbols()
+            or (framework == "tvm-ffi" and is_tvm_ffi_name(symbol))
+            or (versions and torch_exports().provides(symbol, versions))
+            or not owners(symbol).isdisjoint(loaded)
+        ):
+            of_others[min(owners(symbol), default="")].append(symbol)
     unexplained = of_others.pop("", [])
     for library, symbols in sorted(of_others.items()):
         shown = library.replace("{major}", major or "*")
-        allowed = allowed_libraries(shown, groups, major)
-        hint = (
-            f"link it with -l{shown[3:].partition('.so')[0]}"
-            if allowed
-            else "this variant cannot rely on that library"
-        )
-        yield finding(
-            "KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", hint=hint
-        )
-    if unexplained:
-        hint = (
-            f"they may be those of {_shortened(refused)}, which users do not have"
-            if refused
-            else ""
-        )
-        if versions and all(map(is_std_name, unexplained)):
-            hint = (
-                f"torch {' and '.join(versions)} would have to export them, as its own compiler's "
-                "libstdc++ has them"
-            )
-            if fitting := torch_exports().versions_with(unexplained):  # all of std::
-                hint += (
-                    f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
-                )
-        elif not hint and any(
-            symbol.startswith("_Z") and not is_std_name(symbol) for symbol in unexplained
-        ):
-            hint = (
-                "they are declared in a header and used, and no file in a `src` list of "
-                "build.toml defines them: add that file, or define them as they are declared, "
-                "with the same name and arguments"
-            )
-        message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
+        hint = "this variant cannot rely on that library"
+        if allowed_libraries(shown, groups, major):
+            hint = f"link it with -l{shown[3:].partition('.so')[0]}"
+        message = f"it does not need {shown}, which has {_shortened(symbols)}"
         yield finding("KCI746", message, hint=hint)
+    if unexplained:
+        message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
+        yield finding("KCI746", message, hint=_explanation(unexplained, refused, versions))
+
+
+def _explanation(symbols: list[str], refused: list[str], versions: list[str]) -> str:
+    own = [symbol for symbol in symbols if not is_std_name(symbol)]
+    if versions and not own:
+        hint = (
+            f"torch {' and '.join(versions)} would have to export them, as its own compiler's "
+            "libstdc++ has them"
+        )
+        if fitting := torch_exports().versions_with(symbols):
+            hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
+        return hint
+    if refused:
+        return f"they may be those of {_shortened(refused)}, which users do not have"
+    if any(symbol.startswith("_Z") for symbol in own):
+        return (
+            "they are declared in a header and used, and no file in a `src` list of build.toml "
+            "defines them: add that file, or define them as they are declared, with the same name "
+            "and arguments"
+        )
+    return ""
 
 
 def _toolkit(exports: Exports, missing: list[str], name: VariantName) -> Diagnostic:
     fitting, title = exports.versions_with(missing), BACKENDS[name.backend].title
-    hint = (
-        f"{title} {', '.join(fitting)} does: build it with the {title} in its name"
-        if fitting
-        else ""
-    )
+    hint = ""
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
+    elif fitting:
+        hint = f"{title} {', '.join(fitting)} does: build it with the {title} in its name"
     message = f"{title} {name.compute_version} does not export {_shortened(missing)}"
     return finding("KCI746", message, hint=hint)
 
@@ -266,32 +227,25 @@ def _tvm_ffi(strong: list[str]) -> Findings:
     symbols = set(filter(is_tvm_ffi_name, strong))
     if unknown := symbols - known.keys():
         yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}")
-    newer = {
-        symbol: known[symbol]
-        for symbol in symbols & known.keys()
-        if known[symbol] > Version.parse(oldest)
-    }
-    if newer:
-        listed = _shortened(f"{symbol} ({since})" for symbol, since in newer.items())
+    if newer := _newer(symbols, known, Version.parse(oldest)):
         hint = (
             f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it "
             "needs a newer one"
         )
-        yield finding(
-            "KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint
-        )
+        message = f"it uses functions of newer releases of tvm-ffi: {_shortened(newer)}"
+        yield finding("KCI748", message, hint=hint)
 
 
 def _prefix_fallback(
     strong: list[str], loaded: frozenset[str], listed: tuple[str, ...]
 ) -> Findings:
-    with_list = {library for group in listed for library in native_table().libraries.get(group, ())}
-    asked = {symbol: owners(symbol) & loaded - with_list for symbol in strong}
-    if symbols := [symbol for symbol, libraries in asked.items() if libraries]:
-        of = _shortened(
-            {library.partition(".so")[0] for libraries in asked.values() for library in libraries}
+    unlisted = loaded.difference(*(native_table().libraries.get(group, ()) for group in listed))
+    asked = {symbol: libraries for symbol in strong if (libraries := owners(symbol) & unlisted)}
+    if asked:
+        of = {library.partition(".so")[0] for library in frozenset().union(*asked.values())}
+        message = (
+            f"that {_shortened(of)} export {_shortened(asked)} is not checked: kci has no list"
         )
-        message = f"that {of} export {_shortened(symbols)} is not checked: kci has no list"
         yield finding("KCI750", message)
 
 
@@ -310,28 +264,31 @@ def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
 
 
 def _stable(elf: Elf, version: Version) -> Findings:
-    unstable = []
-    newer = []
-    for symbol in elf.undefined:
-        scope = cpp_scope(symbol.name)
-        if scope and scope[0] in TORCH_NAMESPACES and scope[:2] not in _STABLE_CPP:
-            unstable.append(symbol.name)
-        added = torch_shims().get(symbol.name)
-        if added is not None and added > version:
-            newer.append(f"{symbol.name} ({added})")
-    c_names = [
-        item.name for item in elf.undefined if not item.weak and cpp_scope(item.name) is None
+    exports, shims = torch_exports(), torch_shims()
+    names = [symbol.name for symbol in elf.undefined]
+    unstable = [
+        symbol
+        for symbol in names
+        if (scope := cpp_scope(symbol))
+        and scope[0] in TORCH_NAMESPACES
+        and scope[:2] not in _STABLE_CPP
     ]
-    missing = torch_exports().missing(filter(is_torch_name, c_names), version.text)
-    if missing := [symbol for symbol in missing if torch_shims().get(symbol, version) <= version]:
+    of_torch = [
+        symbol for symbol in elf.unversioned if cpp_scope(symbol) is None and is_torch_name(symbol)
+    ]
+    newer = _newer(names, shims, version)
+    missing = [
+        symbol
+        for symbol in exports.missing(of_torch, version.text)
+        if shims.get(symbol, version) <= version
+    ]
+    if missing:
         yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}")
     if unstable:
         yield finding("KCI747", f"it uses torch's C++ interface: {_shortened(unstable)}")
     if newer:
-        yield finding(
-            "KCI748",
-            f"the name says {version}, it uses newer functions: {_shortened(newer)}",
-        )
+        message = f"the name says {version}, it uses newer functions: {_shortened(newer)}"
+        yield finding("KCI748", message)
 
 
 def _shortened(names: Iterable[str]) -> str:

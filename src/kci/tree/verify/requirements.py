@@ -121,7 +121,7 @@ def _tree(place: VerifiedPlace) -> Findings:
         variants.append(variant)
         yield from findings
     yield from placed(tree_rules.check_tree(root, variants), place.path)
-    yield from placed(tree_rules.check_attestations(root), place.path)
+    yield from placed(tree_rules.check_attestation(root), place.path)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:

@@ -23,8 +23,8 @@ _PE_OFFSET = 0x3C
 _HEAD = 4096
 _DEVICE_MACHINES = (190, 224)
 """ELF machines of GPU code (cubin, AMD code object), which is data for the host."""
-
 _EXEC = 2
+"""ELF type of a program with a fixed load address."""
 
 
 class BinaryKind(enum.StrEnum):
@@ -34,6 +34,7 @@ class BinaryKind(enum.StrEnum):
     MACH_O = "Mach-O"
     PE = "PE"
     ARCHIVE = "static library"
+    PROGRAM = "program"
 
 
 def binary_kind(path: Path) -> BinaryKind | None:
@@ -41,8 +42,9 @@ def binary_kind(path: Path) -> BinaryKind | None:
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(b"\x7fELF"):
-        machine = int.from_bytes(head[18:20], "little")
-        return None if machine in _DEVICE_MACHINES else BinaryKind.ELF
+        kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
+        host = BinaryKind.PROGRAM if kind == _EXEC else BinaryKind.ELF
+        return None if machine in _DEVICE_MACHINES else host
     if head.startswith(
         (b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce")
     ):
@@ -57,13 +59,6 @@ def binary_kind(path: Path) -> BinaryKind | None:
         if head[offset : offset + 4] == b"PE\0\0":
             return BinaryKind.PE
     return None
-
-
-def is_static_executable(path: Path) -> bool:
-    """True for an ELF program with a fixed load address."""
-    with path.open("rb") as file:
-        head = file.read(18)
-    return int.from_bytes(head[16:18], "little") == _EXEC
 
 
 LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
@@ -86,6 +81,21 @@ class VariantDir(Frozen):
     @property
     def noarch(self) -> bool:
         return self.name is not None and self.name.kind is Kind.NOARCH
+
+    @property
+    def platform(self) -> list[str]:
+        """CPU and operating system of the name; empty texts without them."""
+        return ((self.name and self.name.system) or "-").split("-")
+
+    @property
+    def module(self) -> str:
+        """File name of the native module, if it is known and has one (docs/format.md#tree)."""
+        if not self.name or not self.metadata or self.noarch:
+            return ""
+        _, system = self.platform
+        if self.name.kind is Kind.TVM_FFI:
+            return self.metadata.id + {"darwin": ".dylib", "windows": ".dll"}.get(system, ".so")
+        return self.metadata.id + (".pyd" if system == "windows" else ".abi3.so")
 
     def regular(self) -> list[Entry]:
         """The regular files."""
@@ -186,11 +196,6 @@ def find_places(shown: str) -> list[VerifiedPlace]:
     if (root / BUILD_TOML).exists() and not _is_built(root):
         return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
     places = _built_places(root, shown)
-    below = root / "build"
-    if not places and holds_variants(below):
-        # the variants of `build/build/` are one directory too deep
-        places = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
-        places += _built_places(below, join_shown(shown, "build"))
     if not places:
         raise UsageError(
             f"{shown} is neither a tree nor a variant directory nor a kernel",
@@ -249,15 +254,18 @@ def _built_places(root: Path, shown: str) -> list[VerifiedPlace]:
         return [VerifiedPlace(PlaceKind.VARIANT, shown)]
     if _is_tree(root):
         return [_tree(root, shown)]
-    if root.resolve().name == "build" and not any(
-        (item / MANIFEST_NAME).exists() for item in root.iterdir()
-    ):
-        return []
-    return [
+    trees = [
         _tree(item, join_shown(shown, item.name))
         for item in sorted(root.iterdir())
         if _is_tree(item)
     ]
+    if root.resolve().name == "build" and not any(
+        (item / MANIFEST_NAME).exists() for item in root.iterdir()
+    ):
+        # the variants of `build/build/` are one directory too deep
+        trees = [tree for tree in trees if tree.directory.name == "build"]
+        return [VerifiedPlace(PlaceKind.TREE, shown), *trees] if trees else []
+    return trees
 
 
 def _is_tree(path: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from kci.config.facts import BACKENDS, depends_table
@@ -12,17 +12,16 @@ from kci.config.sources.card import CARD
 from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
 from kci.config.values import Version, python_name
-from kci.diagnostics import Findings, finding
+from kci.diagnostics import Findings, finding, placed
 from kci.errors import FindingsError, first_line_of
-from kci.matrix.variants import Kind, VariantName, parse_variant_name
-from kci.tree.identity import SIGNATURE, file_hash, kernel_id, validate_dir
+from kci.matrix.variants import Kind, is_variant_name
+from kci.tree.identity import SIGNATURE, differences, file_hash, kernel_id, validate_dir
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Present, missing_variants, read_manifest
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
 from kci.tree.pack import size_problem, unpackable_entries
 from kci.tree.sigstore import (
     SigningContext,
-    Statement,
     signature_problem,
     unverified_statement,
     verify_bundle,
@@ -39,6 +38,7 @@ from kci.tree.top_level import (
 )
 from kci.tree.verify.subject import VariantDir, holds_variants, looks_like_variant
 from kci.utils.bounded_json import read_bounded
+from kci.utils.suggest import first_of
 from kci.utils.walk import is_bytecode
 
 
@@ -54,6 +54,11 @@ def check_layout(variant: VariantDir) -> Findings:
     for item in variant.files:
         if is_bytecode(item.name):
             yield finding("KCI705", "it is Python bytecode", item.name)
+    for item, kind in variant.libraries() if variant.noarch else ():
+        what = f"native code ({kind})" if kind else "a native library"
+        yield finding("KCI717", f"a noarch variant holds {what}", item.name)
+    if variant.module and variant.module not in names:
+        yield finding("KCI716", f"the native module {variant.module} is missing")
     packed = [item for item in variant.files if not is_bytecode(item.name)]
     for item, rule, reason in unpackable_entries(packed):
         yield finding(rule, f"no artifact can hold it: {reason}", item.name)
@@ -63,70 +68,33 @@ def check_layout(variant: VariantDir) -> Findings:
 
 def check_metadata(variant: VariantDir) -> Findings:
     """Yield findings about `metadata.json`."""
-    metadata = variant.metadata
-    if not metadata:
-        return
+    if variant.metadata:
+        yield from placed(_metadata(variant, variant.metadata), FILE_NAME)
+
+
+def _metadata(variant: VariantDir, metadata: Metadata) -> Findings:
     backend = metadata.backend.type
     if variant.name and variant.name.backend != backend:
-        yield finding(
-            "KCI711",
-            f"the name is one of {variant.name.backend}, `backend.type` is {backend}",
-            FILE_NAME,
-        )
+        message = f"the name is one of {variant.name.backend}, `backend.type` is {backend}"
+        yield finding("KCI711", message)
     start = kernel_id(metadata.name, backend, "")
     if not metadata.id.startswith(start):
-        hint = f"an id of this kernel starts with {start}"
-        yield finding(
-            "KCI711",
-            f"the id {metadata.id} is not one of {metadata.name} for {backend}",
-            FILE_NAME,
-            hint=hint,
-        )
-    if (
-        variant.name
-        and not variant.noarch
-        and BACKENDS[backend].archs
-        and not metadata.backend.archs
-    ):
-        yield finding("KCI712", f"a compiled {backend} variant lists no architectures", FILE_NAME)
+        message = f"the id {metadata.id} is not one of {metadata.name} for {backend}"
+        yield finding("KCI711", message, hint=f"an id of this kernel starts with {start}")
+    if variant.module and BACKENDS[backend].archs and not metadata.backend.archs:
+        yield finding("KCI712", f"a compiled {backend} variant lists no architectures")
     for name in metadata.python_depends:
         if not depends_table().lookup(name, backend):
-            yield finding(
-                "KCI720", f"`python-depends` names {name!r}, unknown for {backend}", FILE_NAME
-            )
+            yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}")
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
     oldest = metadata.kernels_minver
     if oldest and Version.parse(oldest) != Version.parse(needed):
         message = f"`kernels-minver` is {oldest}, and the oldest loader that reads this is {needed}"
-        yield finding("KCI725", message, FILE_NAME)
+        yield finding("KCI725", message)
     if metadata.kci and metadata.kci.variant != variant.path.name:
-        message = (
-            f"it was built as {metadata.kci.variant}; renaming a directory does not make another "
-            "variant"
-        )
-        yield finding("KCI722", message, FILE_NAME)
-    yield from _module(variant, metadata)
-
-
-def _module(variant: VariantDir, metadata: Metadata) -> Findings:
-    if not variant.name:
-        return
-    if variant.noarch:
-        for item, kind in variant.libraries():
-            what = f"native code ({kind.value})" if kind else "a native library"
-            yield finding("KCI717", f"a noarch variant holds {what}", item.name)
-        return
-    expected = module_file(variant.name, metadata)
-    if not any(item.name == expected for item in variant.files):
-        yield finding("KCI716", f"the native module {expected} is missing")
-
-
-def module_file(name: VariantName, metadata: Metadata) -> str:
-    """File name of the native module, by system and framework (docs/format.md#tree)."""
-    system = (name.system or "").rpartition("-")[2]
-    if name.kind is Kind.TVM_FFI:
-        return metadata.id + {"darwin": ".dylib", "windows": ".dll"}.get(system, ".so")
-    return metadata.id + (".pyd" if system == "windows" else ".abi3.so")
+        built_as = f"it was built as {metadata.kci.variant}"
+        message = f"{built_as}; renaming a directory does not make another variant"
+        yield finding("KCI722", message)
 
 
 def check_digest(variant: VariantDir) -> Findings:
@@ -144,7 +112,7 @@ def check_digest(variant: VariantDir) -> Findings:
 
 def check_signature(variant: VariantDir) -> Findings:
     """Yield findings about the loader's signature; its signer is not verified."""
-    if not any(item.name == SIGNATURE for item in variant.regular()):
+    if not variant.metadata or not any(item.name == SIGNATURE for item in variant.regular()):
         return
     try:
         problem = signature_problem(
@@ -152,7 +120,7 @@ def check_signature(variant: VariantDir) -> Findings:
         )
     except (OSError, ValueError) as error:
         problem = f"it cannot be read: {error}"
-    if problem and variant.metadata:
+    if problem:
         yield finding("KCI729", problem, SIGNATURE)
 
 
@@ -198,17 +166,19 @@ def _shadowed(variant: VariantDir) -> Findings:
 
 def _ops_module(variant: VariantDir, metadata: Metadata) -> Findings:
     # torch finds the ops only under the id in the metadata
-    for item in (item for item in variant.regular() if item.name == f"{OPS}.py"):
-        try:
-            with item.path.open("rb") as file:
-                text = file.read(MAX_BYTES).decode("utf-8", "replace")
-        except OSError:
-            return  # already reported
-        start = f"_{python_name(metadata.name)}_{metadata.backend.type}_"
-        named = set(re.findall(rf"(?<![A-Za-z0-9_]){re.escape(start)}[A-Za-z0-9_]+", text))
-        if others := sorted(named - {metadata.id}):
-            message = f"it names {', '.join(others[:3])}; the metadata's id is {metadata.id}"
-            yield finding("KCI724", message, item.name)
+    ops = f"{OPS}.py"
+    if not any(item.name == ops for item in variant.regular()):
+        return
+    try:
+        with (variant.path / ops).open("rb") as file:
+            text = file.read(MAX_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return  # already reported
+    start = kernel_id(metadata.name, metadata.backend.type, "")
+    named = set(re.findall(rf"(?<![A-Za-z0-9_]){start}[A-Za-z0-9_]+", text))
+    if others := sorted(named - {metadata.id}):
+        message = f"it names {', '.join(others[:3])}; the metadata's id is {metadata.id}"
+        yield finding("KCI724", message, ops)
 
 
 _CARD_BYTES = 1024 * 1024
@@ -253,22 +223,24 @@ def _manifest(tree: Path, variants: Sequence[VariantDir]) -> Findings:
         yield finding("KCI723", f"there is no {MANIFEST_NAME}")
         yield from _checksums(tree, variants, {MANIFEST_NAME})
         return
-    listed = {entry.variant: entry for entry in manifest.present}
     there = {variant.path.name: variant for variant in variants}
-    entries = [listed[name] for name in sorted(listed.keys() & there.keys())]
-    contradictions = [*_contradictions(manifest)]
+    digests = {
+        name: manifest.digests.get(name, "") if variant.hashes is None else variant.digest
+        for name, variant in there.items()
+    }
+    words = (
+        "is in the manifest and does not exist",
+        "changed after it was merged",
+        "exists and is not in the manifest",
+    )
+    other = differences(manifest.digests, digests, *words)
+    contradictions = [message for _, message in other] + _contradictions(manifest)
     card = tree / CARD
     if manifest.card is not None and not (card.is_file() and file_hash(card) == manifest.card):
         contradictions.append(f"{CARD} changed after it was merged")
-    contradictions += [
-        f"the manifest lists {name}, which does not exist"
-        for name in sorted(listed.keys() - there.keys())
-    ]
-    contradictions += [
-        f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())
-    ]
-    for entry in entries:
-        contradictions += _entry(manifest, entry, there[entry.variant])
+    for entry in manifest.present:
+        if entry.variant in there and (metadata := there[entry.variant].metadata):
+            contradictions += _wrong_claims(manifest, entry, metadata)
     for message in contradictions:
         yield finding("KCI718", message, MANIFEST_NAME)
     for name in missing_variants(manifest.planned, manifest.present):
@@ -276,76 +248,58 @@ def _manifest(tree: Path, variants: Sequence[VariantDir]) -> Findings:
         yield finding(
             "KCI721", f"the planned variant {name} is missing{from_another}", MANIFEST_NAME
         )
-    same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
-    reported = (listed.keys() | there.keys()) - same
-    if contradictions:
-        reported.add(MANIFEST_NAME)
+    reported = {name for name, _ in other} | {MANIFEST_NAME} if contradictions else set()
     yield from _checksums(tree, variants, reported)
 
 
-def _contradictions(manifest: Manifest) -> Iterator[str]:
-    names = [entry.variant for entry in manifest.present]
-    for what, listed in (("present", names), ("planned", list(manifest.planned or ()))):
-        if listed != sorted(set(listed)):
-            yield f"`{what}` is not sorted, or names a variant twice"
-        for name in sorted(set(listed)):
-            try:
-                parse_variant_name(name)
-            except ValueError as error:
-                yield f"`{what}`: {error}"
+def _contradictions(manifest: Manifest) -> list[str]:
+    found = []
+    present = tuple(entry.variant for entry in manifest.present)
+    for what, names in (("present", present), ("planned", manifest.planned or ())):
+        if names != tuple(sorted(set(names))):
+            found.append(f"`{what}` is not sorted, or names a variant twice")
+        found += [
+            f"`{what}`: no variant is called {name}"
+            for name in sorted(set(names))
+            if not is_variant_name(name)
+        ]
     missing = missing_variants(manifest.planned, manifest.present)
-    if manifest.missing != missing:
-        recorded, counted = (", ".join(names) or "nothing" for names in (manifest.missing, missing))
-        yield f"`missing` says {recorded}; planned without present is {counted}"
-    if manifest.complete != (not missing):
-        yield (
-            f"`complete` says {str(manifest.complete).lower()}; {len(missing)} planned variants "
-            "are missing"
-        )
+    if (manifest.missing, manifest.complete) != (missing, not missing):
+        says = f"`missing` says {', '.join(manifest.missing) or 'nothing'}, `complete` says "
+        counted = f"planned without present is {', '.join(missing) or 'nothing'}"
+        found.append(f"{says}{str(manifest.complete).lower()}; {counted}")
+    return found
 
 
-def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[str]:
-    metadata = variant.metadata
-    name = entry.variant
-    if metadata:
-        if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
-            yield (
-                f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
-            )
-        if entry.backend != metadata.backend.type:
-            yield (
-                f"the manifest says that {name} is for {entry.backend!r}, it is for "
-                f"{metadata.backend.type}"
-            )
-        made_from = metadata.provenance.kernel if metadata.provenance else None
-        origin = entry.origin
-        if (
-            made_from
-            and origin.commit
-            and (origin.commit, origin.dirty) != (made_from.commit, made_from.dirty)
-        ):
-            yield (
-                f"the manifest says that {name} was made from {origin.commit[:12]}, its metadata "
-                "says otherwise"
-            )
-        known = metadata.kci.committed if metadata.kci else None
-        if origin.committed not in (None, known):
-            yield (
-                f"the manifest says when the commit of {name} was made, its metadata says otherwise"
-            )
-    if variant.hashes is not None and variant.digest != entry.digest:
-        yield f"{name} changed after it was merged"
+def _wrong_claims(manifest: Manifest, entry: Present, metadata: Metadata) -> list[str]:
+    claims: list[tuple[str, object, object]] = [
+        ("kernel", manifest.kernel, metadata.name),
+        ("version", manifest.version, metadata.version),
+        ("backend", entry.backend, metadata.backend.type),
+    ]
+    origin, made_from = entry.origin, metadata.made_from
+    if made_from and origin.commit:
+        states = ((origin.commit, origin.dirty), (made_from.commit, made_from.dirty))
+        claims.append(("`commit` and `dirty`", *states))
+    if origin.committed is not None:
+        claims.append(("time of the commit", origin.committed, metadata.committed))
+    return [
+        f"the manifest says {claimed} of the {what} of {entry.variant}, its metadata {recorded}"
+        for what, claimed, recorded in claims
+        if claimed != recorded
+    ]
 
 
-def _checksums(
-    tree: Path,
-    variants: Sequence[VariantDir],
-    reported: Collection[str],
-) -> Findings:
+def _checksums(tree: Path, variants: Sequence[VariantDir], reported: Collection[str]) -> Findings:
     # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
         return  # already reported
-    actual = tree_hashes({variant.path.name: variant.hashes or {} for variant in variants}, tree)
+    hashes = {
+        f"{variant.path.name}/{name}": digest
+        for variant in variants
+        for name, digest in (variant.hashes or {}).items()
+    }
+    actual = tree_hashes(hashes, tree)
     try:
         recorded = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(actual)) + 65536))
     except FileNotFoundError:
@@ -355,17 +309,14 @@ def _checksums(
     except (OSError, ValueError) as error:
         yield finding("KCI726", f"it is not what kci writes: {error}", SUMS_NAME)
         return
+    words = ("is not a file of the tree", "has another hash", "is not in it")
     wrong = [
-        file
-        for file in sorted(recorded.keys() | actual.keys())
-        if recorded.get(file) != actual.get(file) and file.partition("/")[0] not in reported
+        message
+        for name, message in differences(recorded, actual, *words)
+        if name.partition("/")[0] not in reported
     ]
     if wrong:
-        first = wrong[0]
-        what = "has another hash" if first in actual else "is not a file of the tree"
-        what = f"{first!r} {what}" if first in recorded else f"it says nothing of {first!r}"
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        yield finding("KCI726", what + more, SUMS_NAME)
+        yield finding("KCI726", first_of(wrong, 1), SUMS_NAME)
 
 
 def _card(tree: Path) -> Findings:
@@ -373,57 +324,39 @@ def _card(tree: Path) -> Findings:
     path = tree / CARD
     if path.is_symlink() or not path.exists():
         return
+    import yaml
+
+    reason = ""
     try:
-        text = read_bounded(path, _CARD_BYTES).decode("utf-8")
-        reason = _header_problem(text)
+        header = _HEADER.match(read_bounded(path, _CARD_BYTES).decode())
+        if not isinstance(yaml.safe_load(header[1]) if header else None, dict | None):
+            reason = "its header is not a table of keys and values"
     except UnicodeDecodeError as error:
         reason = f"it is not UTF-8 (byte {error.start})"
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = f"its header is not YAML: {first_line_of(error)}"
     except (OSError, ValueError) as error:
         reason = str(error)
     if reason:
         yield finding("KCI728", f"it cannot become a front page: {reason}", CARD)
 
 
-def _header_problem(text: str) -> str:
-    header = _HEADER.match(text)
-    if not header:
-        return ""
-    import yaml
-
-    try:
-        data = yaml.safe_load(header[1])
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return f"its header is not YAML: {first_line_of(error)}"
-    known = data is None or isinstance(data, dict)
-    return "" if known else "its header is not a table of keys and values"
-
-
 _SHOWN = 20
 
 
-def check_attestations(tree: Path) -> Findings:
-    """Compare a tree with its attestation, whoever signed it."""
-    if (tree / BUNDLE_NAME).exists():
-        yield from _attestation_problems(tree, unverified_statement, SigningContext())
-
-
-def check_signatures(tree: Path, trust: Path | None, context: SigningContext) -> Findings:
-    """Verify the signer and the claims of a tree's attestation."""
-    if not (tree / BUNDLE_NAME).exists():
-        yield finding("KCI790", f"there is no {BUNDLE_NAME}")
-        return
-    yield from _attestation_problems(
-        tree, lambda data: verify_bundle(data, context, trust), context
-    )
-
-
-def _attestation_problems(
-    tree: Path, read: Callable[[bytes], Statement], context: SigningContext
+def check_attestation(
+    tree: Path, signer: SigningContext | None = None, trust: Path | None = None
 ) -> Findings:
+    """Compare a tree with its attestation, whoever signed it, or require one of a signer."""
+    if not (tree / BUNDLE_NAME).exists():
+        if signer:
+            yield finding("KCI790", f"there is no {BUNDLE_NAME}")
+        return
     try:
-        statement = read(read_bounded(tree / BUNDLE_NAME))
+        data = read_bounded(tree / BUNDLE_NAME)
+        statement = verify_bundle(data, signer, trust) if signer else unverified_statement(data)
     except (OSError, ValueError) as error:
         yield finding("KCI791", f"the attestation does not count: {error}", BUNDLE_NAME)
         return
-    for message in tree_differences(tree, statement, context)[:_SHOWN]:
+    for message in tree_differences(tree, statement, signer or SigningContext())[:_SHOWN]:
         yield finding("KCI792", message, BUNDLE_NAME)
