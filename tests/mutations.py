@@ -36,26 +36,10 @@ VERSIONS = """2.12 12. .12 12 +1.2 1.+2 1.-2 -1.2 1e3 1.2e3 １.２ 2.12.0 2.12.
 1.2-rc
 1_0.2 0x1.2 v1.2 1,2 ++1.2 +.2 1.٢ 3.0 3""".split()  # noqa: SIM905
 VERSIONS += [
-    "",
-    " ",
-    " 2.12 ",
-    "2 .12",
-    "2. 12",
-    "\t2.12\n",
-    "\u00a02.12",
-    "\u20092.12",
-    "\u200b2.12",
-    "\u00852.12",
-]
-VERSIONS += [
-    "\x1c2.12",
-    "\x1f2.12",
-    "\ufeff2.12",
-    "2.12\x00",
-    "1." * 50 + "1",
-    "0" * 5000 + "1.2",
-    "1" * 5000 + ".2",
-]
+    "", " ", " 2.12 ", "2 .12", "2. 12", "\t2.12\n", "\u00a02.12", "\u20092.12", "\u200b2.12",
+    "\u00852.12", "\x1c2.12", "\x1f2.12", "\ufeff2.12", "2.12\x00", "1." * 50 + "1",
+    "0" * 5000 + "1.2", "1" * 5000 + ".2",
+]  # fmt: skip
 
 URLS = """https://github.com/a/b HTTPS://github.com/a/b Https://GitHub.com git@github.com:a/b.git
 github.com/a/b
@@ -85,21 +69,9 @@ git@h:99999999/x
 svn+ssh://h/x rsync://h/x hg+https://h HTTP://H:080/""".split()  # noqa: SIM905
 URLS += [
     "", " ", "  https://a/b", "https://a/b  ", "https://a/b c", "https://a b/c", "a b:c",
-    "git@h:x y", "git@h: x", "h:x y",
-]  # fmt: skip
-URLS += [
-    "https\n://h/x", "ht\ttps://h/x", "\0https://h/x", "https://h\0/x", "https://h/\0",
-    "ssh://h\tx/", "ssh://h\x01x/",
-]  # fmt: skip
-URLS += [
-    "https://h\x01x/",
-    "https://\u00ad/",
-    "https://a\u00adb/",
-    "\ufeffhttps://h",
-    "\u00a0https://h",
-    "ssh://ü/x",
-]
-URLS += [
+    "git@h:x y", "git@h: x", "h:x y", "https\n://h/x", "ht\ttps://h/x", "\0https://h/x",
+    "https://h\0/x", "https://h/\0", "ssh://h\tx/", "ssh://h\x01x/", "https://h\x01x/",
+    "https://\u00ad/", "https://a\u00adb/", "\ufeffhttps://h", "\u00a0https://h", "ssh://ü/x",
     "http: x", "ftp: x", "https: //h", "https://h\x7f/", "ssh://h\x7f/", "https://。/",
     "https://a。b/", "x" * 9000 + "@h:y",
 ]  # fmt: skip
@@ -136,17 +108,7 @@ KERNEL_DEPENDS: list[Any] = [
         "version": 1}],
 ]  # fmt: skip
 STABLE_ABI: list[Any] = [
-    {},
-    "2.11",
-    "2.11.0",
-    "3.0",
-    "3",
-    "",
-    {"cuda": "2.11"},
-    {"tpu": "2.11"},
-    {"npu": "2.11"},
-]
-STABLE_ABI += [
+    {}, "2.11", "2.11.0", "3.0", "3", "", {"cuda": "2.11"}, {"tpu": "2.11"}, {"npu": "2.11"},
     {"cuda": "2.11", "npu": "2.11"}, {"cuda": 2.11}, {"cuda": {}}, {"cuda": "x"}, 2.11, [],
     ["2.11"], {"": "2.11"},
 ]  # fmt: skip

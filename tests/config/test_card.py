@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, add_package
+from buildkit import write_tree
+from conftest import ROOT, add_package, only
 from kci.config.reader import read_kernel
 from kci.config.sources import card
 from kci.config.sources.card import Card, render_card
@@ -38,34 +39,27 @@ def of(place: Path, template: str | bytes, toml: str = TOML) -> Card:
 
 
 def test_a_card_has_its_kernel_s_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rendered(place: Path = tmp_path) -> str:
+        return render_card(read_kernel(place)).text
+
     template = (
         "{{ license }} {{ repo_id }} v{{ version }}{% for f in functions %} {{ f }}{% endfor %}, "
-        "{{ layers }}, "
+        "{{ layers }}, {{ has_benchmark }}, {{ upstream }}, {{ source }}\n"
     )
-    template += "{{ has_benchmark }}, {{ upstream }}, {{ source }}\n"
     text = "apache-2.0 acme/some-kernel v3 relu gelu, {}, {}, https://github.com/acme/up, none"
     assert of(tmp_path, template) == Card(text.format("none", "false"))
-    (tmp_path / "torch-ext" / "some_kernel" / "layers.py").write_text(
-        "class A: pass\nclass B(A): pass\ndef c(): ...\n"
-    )
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "benchmark.py").touch()
-    assert render_card(read_kernel(tmp_path)).text == text.format('["A", "B"]', "true")
-    (tmp_path / "torch-ext" / "some_kernel" / "__init__.py").write_text("raise SystemExit(1)\n)")
-    assert render_card(read_kernel(tmp_path)).text.startswith(
-        "apache-2.0 acme/some-kernel v3, none"
-    )
-    assert of(tmp_path, template, TOML.replace("hub.repo-id", "#")) == Card(), (
-        "the reference has none for it"
-    )
-    (tmp_path / "src").mkdir()
-    (tmp_path / "build.toml").rename(tmp_path / "src" / "build.toml")
-    (tmp_path / "src" / "build.toml").write_text(TOML)
-    assert render_card(read_kernel(tmp_path / "src")).text.startswith("apache-2.0"), (
-        "a ported kernel"
-    )
+    package, layers = "torch-ext/some_kernel", "class A: pass\nclass B(A): pass\ndef c(): ...\n"
+    write_tree(tmp_path, {f"{package}/layers.py": layers, "benchmarks/benchmark.py": ""})
+    assert rendered() == text.format('["A", "B"]', "true")
+    write_tree(tmp_path, {f"{package}/__init__.py": "raise SystemExit(1)\n)"})
+    assert rendered().startswith("apache-2.0 acme/some-kernel v3, none")
+    bare = TOML.replace("hub.repo-id", "#")
+    assert of(tmp_path, template, bare) == Card(), "the reference has none for it"
+    write_tree(tmp_path, {"src/build.toml": TOML})
+    (tmp_path / "build.toml").unlink()
+    assert rendered(tmp_path / "src").startswith("apache-2.0"), "a ported kernel"
     monkeypatch.chdir(tmp_path / "src")
-    assert render_card(read_kernel(".")).text.startswith("apache-2.0")
+    assert rendered(Path()).startswith("apache-2.0")
 
 
 @pytest.mark.parametrize(
@@ -119,10 +113,8 @@ def test_a_template_that_the_reference_refuses_is_an_error_with_its_line(
     tmp_path: Path, template: str | bytes, line: int, says: str
 ) -> None:
     made = of(tmp_path, template)
-    assert made.text == ""
-    (item,) = made.findings
-    assert (item.rule, item.path, item.line) == ("KCI775", str(tmp_path / "CARD.md"), line)
-    assert says in item.message
+    found = only(made.findings, "KCI775", says)
+    assert (made.text, found.path, found.line) == ("", str(tmp_path / "CARD.md"), line)
 
 
 def test_an_endless_template_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,15 +125,16 @@ def test_an_endless_template_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_card_is_no_way_to_a_file_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "k" / "CARD.md"
     (tmp_path / "secret").write_text("secret")
-    of(tmp_path / "k", "x")
-    (tmp_path / "k" / "CARD.md").unlink()
-    (tmp_path / "k" / "CARD.md").symlink_to("../secret")
-    (item,) = render_card(read_kernel(tmp_path / "k")).findings
+    of(file.parent, "x")
+    file.unlink()
+    file.symlink_to("../secret")
+    (item,) = render_card(read_kernel(file.parent)).findings
     assert item.message == "cannot read it: it is a link that leads out of the kernel"
-    (tmp_path / "k" / "CARD.md").unlink()
-    os.mkfifo(tmp_path / "k" / "CARD.md")
-    found = check_kernels([str(tmp_path / "k")]).diagnostics
+    file.unlink()
+    os.mkfifo(file)
+    found = check_kernels([str(file.parent)]).diagnostics
     (item,) = (item for item in found if item.path.endswith("CARD.md"))
     assert "it is not a plain file" in item.message
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import failure, kernel, refusal
+from conftest import failure, ids, kernel, refusal
 from kci.config import update
 from kci.config.discovery import companion, find_kernels
 from kci.config.model import CudaComponent
@@ -79,14 +79,10 @@ def test_a_rule_is_silent_about_a_right_file(rule: str, tmp_path: Path) -> None:
     assert update.plan_update(file.read_bytes()).changes == ()
 
 
-@pytest.mark.rule("KCI001", triggers=True)
+@pytest.mark.rule("KCI001", "KCI115", triggers=True)
 def test_a_missing_file(tmp_path: Path) -> None:
     (found,) = refusal(read_kernel, tmp_path)
     assert found.message == "there is no build.toml here"
-
-
-@pytest.mark.rule("KCI115", triggers=True)
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
     planned = update.plan_update(GOOD.replace("edition = 5\n", "").encode())
     (found,) = refusal(update.write_update, tmp_path / "build.toml", planned)
     assert "No such file" in found.message
@@ -118,115 +114,93 @@ def test_what_the_reference_accepts(text: str) -> None:
     assert found_in(text) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "rule", "said"),
-    [
-        (HEAD, "KCI106", "no framework table"),
-        (GOOD + "[tvm-ffi]\nsrc = []", "KCI106", "`[tvm-ffi]` cannot be combined with `[torch]`"),
-        (HEAD + "[tvm-ffi]", "KCI102", "`tvm-ffi` lacks the key `src`"),
-        (GOOD + "[kernel.a]\n", "KCI102", "`kernel.a` lacks the key `backend`"),
-        (GOOD + '[kernel.a]\nbackend = "cuda"\nsrc = []', "KCI102",
-            "`kernel.a` lacks the key `depends`"),
-        (GOOD + '[kernel.a]\nbackend = "tpu"\ndepends = []\nsrc = []', "KCI104",
-            "'tpu' is not a backend for a component"),
-        (GOOD + COMPONENT + "rocm-archs = []", "KCI101",
-            "`rocm-archs` is not a key of `[kernel.k]`"),
-        (GOOD + COMPONENT + "cuda_capabilities = []", "KCI101", "`cuda_capabilities` is not a key"),
-        (GOOD + COMPONENT.replace('["torch"]', '["cutlass_9"]'), "KCI104",
-            "'cutlass_9' is not a C++ dependency"),
-        (GOOD + "minver = 2.12", "KCI103", "`torch.minver` must be a string, not a float"),
-        (GOOD + 'stable-abi = { npu = "2.11" }', "KCI101",
-            "`npu` is not a backend"),
-        (GOOD + "stable-abi = 2.11", "KCI103", "must be a version or a table"),
-        (HEAD + "[general.rocm]\n[torch]", "KCI101", "`rocm` is not a key of `[general]`"),
-        (HEAD + "[general.tpu]\nkernel-depends = []\n[torch]", "KCI101",
-            "`kernel-depends` is not a key of `[general.tpu]`"),
-        (GOOD.replace('["cuda"]', '"cuda"'), "KCI103",
-            "`general.backends` must be an array, not a string"),
-        (GOOD.replace('["cuda"]', '["npu"]'), "KCI104", "'npu' is not a backend"),
-        (GOOD.replace("version = 1", "version = -1"), "KCI104",
-            "`general.version` must not be negative"),
-        (GOOD.replace("version = 1", "version = true"), "KCI103",
-            "must be an integer, not a boolean"),
-        (GOOD.replace("version = 1", f"version = {2**63}"), "KCI104",
-            "`general.version` is too large"),
-        (GOOD.replace("version = 1", "version = 1979-05-27"), "KCI103",
-            "must be an integer, not a date or time"),
-        (HEAD + "hub = 1979-05-27\n[torch]", "KCI103",
-            "`general.hub` must be a table, not a date or time"),
-        (HEAD + 'upstream = "ftp://x/y"\n[torch]', "KCI104", "has the scheme 'ftp'"),
-        (HEAD + 'kernel-depends = [{ repo-id = "a/b" }]\n[torch]', "KCI104",
-            "exactly one of `version` and `revision`"),
-        (GOOD + "other = 1\n[other]", "KCI101", "`other` is not a key of a build.toml"),
-        ("general = 1\n[torch]", "KCI103", "`general` must be a table, not an integer"),
-        ("[torch]", "KCI102", "the file lacks the key `general`"),
-        (GOOD + "scr = []", "KCI101", "did you mean `src`?"),
-        (GOOD + "stable_abi = '2.11'", "KCI101", "did you mean `stable-abi`?"),
-        (GOOD.replace('["cuda"]', '["cudaa"]'), "KCI104", "did you mean `cuda`?"),
-        (GOOD.replace('["cuda"]', '["CUDA"]'), "KCI104", "did you mean `cuda`?"),
-        (GOOD + COMPONENT.replace('["torch"]', '["cutlass-3-9"]'), "KCI104",
-            "did you mean `cutlass_3_9`?"),
-        (GOOD.replace("[torch]", "[troch]"), "KCI101", "did you mean `torch`?"),
-        (GOOD + "minver = 2.12", "KCI103", 'write it as "2.12"'),
-        (GOOD + "src = 'a.cpp'", "KCI103", 'write it as ["a.cpp"]'),
-    ],
-)  # fmt: skip
-def test_what_the_reference_refuses(text: str, rule: str, said: str) -> None:
-    found = found_in(text)
-    told = [item for item in found if item.rule == rule]
-    assert any(said in item.message or said == item.hint for item in told), found
+REFUSED = [
+    (HEAD, "106 no framework table"),
+    (GOOD + "[tvm-ffi]\nsrc = []", "106 `[tvm-ffi]` cannot be combined with `[torch]`"),
+    (HEAD + "[tvm-ffi]", "102 `tvm-ffi` lacks the key `src`"),
+    (GOOD + "[kernel.a]\n", "102 `kernel.a` lacks the key `backend`"),
+    (GOOD + '[kernel.a]\nbackend = "cuda"\nsrc = []', "102 `kernel.a` lacks the key `depends`"),
+    (GOOD + '[kernel.a]\nbackend = "tpu"\ndepends = []\nsrc = []',
+     "104 'tpu' is not a backend for a component"),
+    (GOOD + COMPONENT + "rocm-archs = []", "101 `rocm-archs` is not a key of `[kernel.k]`"),
+    (GOOD + COMPONENT + "cuda_capabilities = []", "101 `cuda_capabilities` is not a key"),
+    (GOOD + COMPONENT.replace('["torch"]', '["cutlass_9"]'),
+     "104 'cutlass_9' is not a C++ dependency"),
+    (GOOD + "minver = 2.12", "103 `torch.minver` must be a string, not a float"),
+    (GOOD + 'stable-abi = { npu = "2.11" }', "101 `npu` is not a backend"),
+    (GOOD + "stable-abi = 2.11", "103 must be a version or a table"),
+    (HEAD + "[general.rocm]\n[torch]", "101 `rocm` is not a key of `[general]`"),
+    (HEAD + "[general.tpu]\nkernel-depends = []\n[torch]",
+     "101 `kernel-depends` is not a key of `[general.tpu]`"),
+    (GOOD.replace('["cuda"]', '"cuda"'), "103 `general.backends` must be an array, not a string"),
+    (GOOD.replace('["cuda"]', '["npu"]'), "104 'npu' is not a backend"),
+    (GOOD.replace("version = 1", "version = -1"), "104 `general.version` must not be negative"),
+    (GOOD.replace("version = 1", "version = true"), "103 must be an integer, not a boolean"),
+    (GOOD.replace("version = 1", f"version = {2**63}"), "104 `general.version` is too large"),
+    (GOOD.replace("version = 1", "version = 1979-05-27"),
+     "103 must be an integer, not a date or time"),
+    (HEAD + "hub = 1979-05-27\n[torch]", "103 `general.hub` must be a table, not a date or time"),
+    (HEAD + 'upstream = "ftp://x/y"\n[torch]', "104 has the scheme 'ftp'"),
+    (HEAD + 'kernel-depends = [{ repo-id = "a/b" }]\n[torch]',
+     "104 exactly one of `version` and `revision`"),
+    (GOOD + "other = 1\n[other]", "101 `other` is not a key of a build.toml"),
+    ("general = 1\n[torch]", "103 `general` must be a table, not an integer"),
+    ("[torch]", "102 the file lacks the key `general`"),
+    (GOOD + "scr = []", "101 did you mean `src`?"),
+    (GOOD + "stable_abi = '2.11'", "101 did you mean `stable-abi`?"),
+    (GOOD.replace('["cuda"]', '["cudaa"]'), "104 did you mean `cuda`?"),
+    (GOOD.replace('["cuda"]', '["CUDA"]'), "104 did you mean `cuda`?"),
+    (GOOD + COMPONENT.replace('["torch"]', '["cutlass-3-9"]'), "104 did you mean `cutlass_3_9`?"),
+    (GOOD.replace("[torch]", "[troch]"), "101 did you mean `torch`?"),
+    (GOOD + "minver = 2.12", '103 write it as "2.12"'),
+    (GOOD + "src = 'a.cpp'", '103 write it as ["a.cpp"]'),
+]  # fmt: skip
+"""A file, and the number of a rule with a part of its message, or its hint."""
+
+
+@pytest.mark.parametrize(("text", "said"), REFUSED)
+def test_what_the_reference_refuses(text: str, said: str) -> None:
+    number, _, words = said.partition(" ")
+    told = [item for item in found_in(text) if item.rule == f"KCI{number}"]
+    assert any(words in item.message or words == item.hint for item in told), found_in(text)
 
 
 def test_all_errors_are_found_at_once_in_file_order() -> None:
     text = GOOD.replace('"ab"', '"A"').replace('["cuda"]', '["npu"]')
     text += f"scr = []\nminver = 2\n{COMPONENT}x = 1\n"
-    assert [(found.rule, found.line) for found in found_in(text)] == [
-        ("KCI104", 2), ("KCI104", 6), ("KCI101", 8), ("KCI103", 9), ("KCI101", 14),
-    ]  # fmt: skip
+    places = [(4, 2), (4, 6), (1, 8), (3, 9), (1, 14)]
+    assert [(item.rule, item.line) for item in found_in(text)] == [
+        (f"KCI10{rule}", line) for rule, line in places
+    ]
+    many = found_in(GOOD + "src = [" + "1," * 10_000 + "]")
+    assert (len(many), many[0].rule) == (MAX_PROBLEMS + 1, "KCI116"), "a long list is cut"
 
 
-def test_a_long_list_of_problems_is_cut() -> None:
-    found = found_in(GOOD + "src = [" + "1," * 10_000 + "]")
-    assert len(found) == MAX_PROBLEMS + 1
-    assert found[0].rule == "KCI116"
-
-
-def test_trap_1_noarch_takes_both_spellings_but_not_at_once() -> None:
+def test_a_build_has_what_the_file_says() -> None:
     for keys, expected in {
         "cuda_capabilities = ['9.0']\nrocm_archs = ['gfx942']": [],
         "cuda-capabilities = ['9.0']\nrocm-archs = ['gfx942']": ["KCI111", "KCI111"],
         "cuda-capabilities = []\ncuda_capabilities = []": ["KCI110"],
     }.items():
-        found = found_in(HEAD + "[torch-noarch]\n" + keys)
-        assert [one.rule for one in found] == expected
-    read = kernel(HEAD + "[torch-noarch]\ncuda-capabilities = ['9.0']")
-    assert read.build.torch_noarch
-    assert read.build.torch_noarch.cuda_capabilities == ("9.0",)
+        assert ids(found_in(HEAD + "[torch-noarch]\n" + keys)) == expected
+    noarch = kernel(HEAD + "[torch-noarch]\ncuda-capabilities = ['9.0']").build
+    assert (noarch.framework_name, noarch.framework.archs("cuda")) == ("torch-noarch", ("9.0",))
+    assert kernel(HEAD + "[tvm-ffi]\nsrc = []").build.framework_name == "tvm-ffi"
 
+    undeclared = kernel(GOOD + 'stable-abi = { cuda = "2.11", xpu = "2.11" }')
+    assert undeclared.diagnostics == ()
+    assert str(undeclared.build.stable_abi("cuda")) == "2.11"
 
-def test_trap_3_an_undeclared_backend_of_the_stable_abi_is_ignored() -> None:
-    read = kernel(GOOD + 'stable-abi = { cuda = "2.11", xpu = "2.11" }')
-    assert read.diagnostics == ()
-    assert str(read.build.stable_abi("cuda")) == "2.11"
+    bounds = kernel(HEAD + '[general.cuda]\nmaxver = "13"\n[torch]\nminver = "2.12.0"\n').build
+    assert bounds.general.cuda
+    assert bounds.torch
+    assert (bounds.general.cuda.maxver, str(bounds.torch.minver)) == ((13,), "2.12.0")
 
-
-def test_trap_5_bounds_are_normalised_when_compared_and_kept_as_spelt() -> None:
-    read = kernel(HEAD + '[general.cuda]\nmaxver = "13"\n[torch]\nminver = "2.12.0"\n')
-    assert read.build.general.cuda
-    assert read.build.general.cuda.maxver == (13,)
-    assert read.build.torch
-    assert str(read.build.torch.minver) == "2.12.0"
-
-
-def test_a_build_knows_its_parts() -> None:
     read = kernel(GOOD + 'pyext = ["py", "json", "pyi", "txt"]\n' + COMPONENT).build
     assert (read.name, read.framework_name) == ("ab", "torch")
     assert read.data_extensions == ("json", "txt")
-    assert list(read.components("cuda")) == ["k"]
+    assert (list(read.components("cuda")), read.components("rocm")) == (["k"], {})
     assert isinstance(read.kernel["k"], CudaComponent)
-    assert read.components("rocm") == {}
-    assert kernel(HEAD + "[torch-noarch]").build.framework_name == "torch-noarch"
-    assert kernel(HEAD + "[tvm-ffi]\nsrc = []").build.framework_name == "tvm-ffi"
 
 
 # --- finding kernels ------------------------------------------------------------------------------
@@ -243,9 +217,11 @@ def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         make(Path(name))
     assert find_kernels([]) == ["a", "b", "group/c"]
     assert find_kernels(["b/", "a/build.toml", "b"]) == ["a", "b"]
-    none = "/no-such-place/build.toml"
-    failure(UsageError, f"^{none}: there is no such directory", find_kernels, [none])
     assert [read.directory for read in open_workspace(["a", "b"]).kernels] == ["a", "b"]
+    # the empty name of a variable that is not set once was the root of the file system
+    for none in ("/no-such-place/build.toml", "", "x" * 5000, "a\0b"):
+        error = failure(UsageError, "there is no such directory", find_kernels, [none])
+        assert len(error.message) < 300
 
 
 @pytest.mark.parametrize(
@@ -267,16 +243,6 @@ def test_tests_lie_beside_build_toml_or_beside_the_src_that_has_it(
     assert companion(Path(kernel), "tests") == Path(found)
     monkeypatch.chdir(kernel)
     assert companion(Path(), "tests").resolve() == tmp_path / found
-
-
-@pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b"])
-def test_what_cannot_be_a_directory_is_none(name: str) -> None:
-    """Above all the empty name of a variable that is not set: it once was the root of the file
-    system.
-    """
-    with pytest.raises(UsageError, match="no such directory") as caught:
-        find_kernels([name])
-    assert len(caught.value.message) < 300
 
 
 @pytest.mark.parametrize("in_git", [False, True])

@@ -25,11 +25,8 @@ DOC = (ROOT / "docs" / "kci-toml.md").read_text(encoding="utf-8")
 EXAMPLE = re.search(r"A test reads this block.*?```toml\n(.*?)```", DOC, re.DOTALL)
 
 
-def test_nothing_is_mandatory() -> None:
+def test_nothing_is_mandatory_and_all_errors_are_told_at_once() -> None:
     assert parse_settings(b"") == Settings()
-
-
-def test_all_errors_are_told_at_once_each_at_its_place() -> None:
     text = """\
 catalogue = "x"
 [runners.cuda.x86_64-linux]
@@ -123,13 +120,8 @@ def test_the_schema_knows_every_key_and_refuses_others() -> None:
     validator = jsonschema.Draft202012Validator(settings_schema())
     assert EXAMPLE is not None
     assert list(validator.iter_errors(tomllib.loads(EXAMPLE[1]))) == []
-    for wrong in (
-        "catalogue = 1",
-        "[runners.cdua]",
-        "limits = 1",
-        "[tiers.x]\nbase = 'y'",
-        "[runners.cuda.linux]",
-    ):
+    base = "[tiers.x]\nbase = 'y'"
+    for wrong in ("catalogue = 1", "[runners.cdua]", "limits = 1", base, "[runners.cuda.linux]"):
         assert list(validator.iter_errors(tomllib.loads(wrong))), wrong
 
 
@@ -143,18 +135,13 @@ def tree(root: Path, *files: str) -> None:
 
 
 def test_it_lies_at_the_root_of_the_repository(tmp_path: Path) -> None:
-    tree(
-        tmp_path, "kci.toml", "repo/.git/HEAD", "repo/kernels/kci.toml", "repo/kernels/a/build.toml"
-    )
-    assert find_root(tmp_path / "repo/kernels/a") == (tmp_path / "repo", None), (
-        "neither a deeper nor an outer one counts"
-    )
+    place = tmp_path / "repo/kernels/a"
+    tree(tmp_path, "kci.toml", "repo/.git/HEAD", "repo/kernels/kci.toml", f"{place}/build.toml")
+    assert find_root(place) == (tmp_path / "repo", None), "neither a deeper nor an outer one counts"
     tree(tmp_path, "repo/kci.toml")
-    assert find_root(tmp_path / "repo/kernels/a") == (tmp_path / "repo", tmp_path / "repo/kci.toml")
-
-
-def test_outside_of_a_repository_the_nearest_one_counts(tmp_path: Path) -> None:
-    tree(tmp_path, "kci.toml", "x/kci.toml", "x/y/build.toml", "z/build.toml")
+    assert find_root(place) == (tmp_path / "repo", tmp_path / "repo/kci.toml")
+    # outside of a repository the nearest one counts
+    tree(tmp_path, "x/kci.toml", "x/y/build.toml", "z/build.toml")
     assert find_root(tmp_path / "x/y")[1] == tmp_path / "x/kci.toml"
     assert find_root(tmp_path / "z")[1] == tmp_path / "kci.toml"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli
 
@@ -71,25 +71,23 @@ class Document:
 
     @cached_property
     def _places(self) -> Places:
-        return Places(self)
+        return Places(self.text)
 
-    def nodes(self, key_path: KeyPath) -> tuple[Node, Node] | None:
-        """Key and value in the syntax tree; None if it has no such path."""
+    def places(self, key_path: KeyPath) -> tuple[Place, Place] | None:
+        """Key and value; None if the syntax tree has no such path."""
         return self._places.get(key_path)
 
     def source(self, key_path: KeyPath) -> str:
         """The value as written in the file; empty if it is unknown."""
-        nodes = self.nodes(key_path)
-        return self.written(nodes[1]) if nodes else ""
+        places = self.places(key_path)
+        return self.written(places[1]) if places else ""
 
-    def written(self, node: Node) -> str:
-        """The text of a node."""
-        return self.text[node.start_byte : node.end_byte]
+    def written(self, place: Place) -> str:
+        return self.text[place.start : place.end]
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
-        if nodes := self.nodes(key_path):
-            start, end = nodes[which].start_point, nodes[which].end_point
-            return Span(start[0] + 1, start[1] + 1, end[0] + 1, end[1] + 1)
+        if places := self.places(key_path):
+            return places[which].span
         return self._nearest(key_path[:-1], 0) if key_path else None
 
 
@@ -194,42 +192,56 @@ def _parts(node: Node) -> list[Node]:
     return [child for child in node.named_children if child.type != "comment"]
 
 
-_Place = tuple[KeyPath, "Node", "Node"]
+class Place(NamedTuple):
+    """A range of a text, in characters too."""
+
+    start: int
+    end: int
+    span: Span
+
+
+def _place(node: Node) -> Place:
+    start, end = node.start_point, node.end_point
+    span = Span(start[0] + 1, start[1] + 1, end[0] + 1, end[1] + 1)
+    return Place(node.start_byte, node.end_byte, span)
+
+
+_Found = tuple[KeyPath, "Node", "Node"]
 """A path, its last key and its value, which of a table is the header."""
 
 
 class Places:
     """Where the keys and values of a TOML text are; elements of arrays are read on demand."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, text: str) -> None:
         import tree_sitter
         import tree_sitter_toml
 
-        self.document = document
-        self.nodes: dict[KeyPath, tuple[Node, Node]] = {}
+        self.text = text
+        self.places: dict[KeyPath, tuple[Place, Place]] = {}
         self.tables: dict[KeyPath, int] = {}  # number of elements in arrays of tables
         self.arrays: dict[KeyPath, Node] = {}  # arrays whose elements are not read yet
         # a byte for each character: the parser counts bytes
         parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language()))
-        self._note(self._file(parser.parse(document.text.encode("ascii", "replace")).root_node))
+        self._note(self._file(parser.parse(text.encode("ascii", "replace")).root_node))
 
-    def get(self, path: KeyPath) -> tuple[Node, Node] | None:
+    def get(self, path: KeyPath) -> tuple[Place, Place] | None:
         for length in range(1, len(path)):
             if array := self.arrays.pop(path[:length], None):
                 self._note(self._elements(array, path[:length]))
-        return self.nodes.get(path)
+        return self.places.get(path)
 
-    def _note(self, places: Iterator[_Place]) -> None:
-        for path, key, value in islice(places, MAX_PLACES - len(self.nodes)):
-            self.nodes.setdefault(path, (key, value))
+    def _note(self, found: Iterator[_Found]) -> None:
+        for path, key, value in islice(found, MAX_PLACES - len(self.places)):
+            self.places.setdefault(path, (_place(key), _place(value)))
 
-    def _file(self, root: Node) -> Iterator[_Place]:
+    def _file(self, root: Node) -> Iterator[_Found]:
         yield from self._pairs(root, ())
         for node in root.named_children:
             if node.type in ("table", "table_array_element"):
                 yield from self._table(node)
 
-    def _table(self, node: Node) -> Iterator[_Place]:
+    def _table(self, node: Node) -> Iterator[_Found]:
         header = _parts(node)[0]
         keys = self._keys(header)
         path: KeyPath = ()
@@ -243,7 +255,7 @@ class Places:
                 yield path, key_node, header
         yield from self._pairs(node, path)
 
-    def _pairs(self, node: Node, path: KeyPath) -> Iterator[_Place]:
+    def _pairs(self, node: Node, path: KeyPath) -> Iterator[_Found]:
         for pair in node.named_children:
             if pair.type == "pair":
                 inner, (keys, *_, value) = path, _parts(pair)
@@ -252,13 +264,13 @@ class Places:
                     yield inner, key_node, value
                 yield from self._value(value, inner)
 
-    def _value(self, node: Node, path: KeyPath) -> Iterator[_Place]:
+    def _value(self, node: Node, path: KeyPath) -> Iterator[_Found]:
         if node.type == "inline_table":
             yield from self._pairs(node, path)
         elif node.type == "array":
             self.arrays.setdefault(path, node)
 
-    def _elements(self, array: Node, path: KeyPath) -> Iterator[_Place]:
+    def _elements(self, array: Node, path: KeyPath) -> Iterator[_Found]:
         for index, element in enumerate(_parts(array)):
             yield (*path, index), element, element
             yield from self._value(element, (*path, index))
@@ -271,5 +283,5 @@ class Places:
         return [(self._key_text(key), key) for key in (node, *nodes[::-1])]
 
     def _key_text(self, node: Node) -> str:
-        raw = self.document.written(node)
+        raw = self.text[node.start_byte : node.end_byte]
         return next(iter(tomli.loads(f"{raw} = 0")), raw) if raw[:1] in ("'", '"') else raw

@@ -9,19 +9,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
+from kci.config.document import BOM, Document, KeyPath, Place, parse_document, refuse
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML, EDITION, NOARCH_KEYS, Kernel, interpret, parse_kernel
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.utils.frozen import Frozen
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 
 class Update(Frozen):
@@ -73,24 +69,24 @@ def _edits(kernel: Kernel) -> Iterator[_Edit]:
     if kernel.edition == 4:
         yield _add_edition(document)
         if build.torch is not None and build.torch.stable_abi is not None:
-            _, value = _nodes(document, ("torch", "stable-abi"))
+            _, value = _places(document, ("torch", "stable-abi"))
             backends, version = dict.fromkeys(build.general.backends), document.written(value)
             entries = ", ".join(f"{backend} = {version}" for backend in backends)
             spread = f"{{ {entries} }}" if entries else "{}"
-            yield value.start_byte, value.end_byte, spread, "`stable-abi` per backend"
+            yield value.start, value.end, spread, "`stable-abi` per backend"
     for name in NOARCH_KEYS:
         if name in document.data.get("torch-noarch", {}):
-            node, _ = _nodes(document, ("torch-noarch", name))
-            key, snake = document.written(node), name.replace("-", "_")
+            name_place, _ = _places(document, ("torch-noarch", name))
+            key, snake = document.written(name_place), name.replace("-", "_")
             respelled = key.replace(name, snake) if name in key else snake
-            yield node.start_byte, node.end_byte, respelled, f"`{snake}` in snake_case"
+            yield name_place.start, name_place.end, respelled, f"`{snake}` in snake_case"
 
 
-def _nodes(document: Document, path: KeyPath) -> tuple[Node, Node]:
-    nodes = document.nodes(path)
-    if nodes is None:
+def _places(document: Document, path: KeyPath) -> tuple[Place, Place]:
+    places = document.places(path)
+    if places is None:
         raise _not_updatable(document.path)
-    return nodes
+    return places
 
 
 _END_OF_LINE = re.compile(r"([ \t]*(?:#[^\n]*?)?)(\r?\n|\Z)")
@@ -98,14 +94,14 @@ _END_OF_LINE = re.compile(r"([ \t]*(?:#[^\n]*?)?)(\r?\n|\Z)")
 
 def _add_edition(document: Document) -> _Edit:
     # in the style of the version key: own line, dotted, or inline table
-    key, value = _nodes(document, ("general", "version"))
-    text, at, new = document.text, value.end_byte, f", edition = {EDITION}"
+    key, value = _places(document, ("general", "version"))
+    text, at, new = document.text, value.end, f", edition = {EDITION}"
     if rest := _END_OF_LINE.match(text, at):
         at, ending = rest.end(1), rest[2] or ("\r\n" if "\r\n" in text else "\n")
-        before = text[: key.start_byte].rpartition("\n")[2]
+        before = text[: key.start].rpartition("\n")[2]
         written = document.written(key)
         own = written.replace("version", "edition") if "version" in written else "edition"
-        new = f"{ending}{before}{own}{text[key.end_byte : value.start_byte]}{EDITION}"
+        new = f"{ending}{before}{own}{text[key.end : value.start]}{EDITION}"
     return at, at, new, f"`edition = {EDITION}`"
 
 
