@@ -156,6 +156,8 @@ def test_edition_6_is_the_same_build_with_one_note() -> None:
     rust = kernel(f'{IN_6}[tvm-ffi]\n[kernel.r]\n{component}src = ["r/lib.rs"]\n').build
     assert rust.tvm_ffi == TvmFfi(src=())
     assert [part.src for part in rust.components("cpu").values()] == [("r/lib.rs", "r/Cargo.toml")]
+    without = f'{IN_6}[tvm-ffi]\n[kernel.r]\nlanguage = "rust-cpu"\ndepends = []\nsrc = []\n'
+    only(refusal(kernel, without), "KCI102", "lacks the key `cargo-manifest`")
 
 
 LANGUAGE = "`kernel.a` must have a `language`, and no `backend`"
@@ -167,8 +169,8 @@ LANGUAGE = "`kernel.a` must have a `language`, and no `backend`"
         ("", "KCI104", LANGUAGE, "one of: cpp-cpu", 8),
         ('language = "ccp-cuda"\n', "KCI104", LANGUAGE, "did you mean `cpp-cuda`", 9),
         ("language = 5\n", "KCI104", LANGUAGE, "one of: cpp-cpu", 9),
-        ('language = "cpp-cpu"\nbackend = "cpu"\n', "KCI104", LANGUAGE, "did you mean", 9),
-        ('language = "rust-cpu"\n', "KCI104", LANGUAGE, "one of: cpp-cpu", 9),
+        ('language = "cpp-cpu"\nbackend = "cpu"\n', "KCI104", LANGUAGE, "remove `backend`", 9),
+        ('language = "rust-cpu"\n', "KCI104", LANGUAGE, "`rust-cpu` is for a kernel with", 9),
         ('cargo-manifest = "x"\nlanguage = "cpp-cpu"\n', "KCI101", "`cargo-manifest`", "", 9),
         ('depends = ""\nlanguage = "cpp-cpu"\n', "KCI103", "must be an array", "", 9),
     ],

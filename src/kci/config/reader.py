@@ -128,14 +128,21 @@ def to_edition_5(
             continue
         kept = dict(part)
         language = str(kept.pop("language", ""))
+        rule, message, hint = "KCI104", "", suggestion(language, [*languages]) or one_of(languages)
         if language not in languages or "backend" in part:
             message = f"`kernel.{shorten(label)}` must have a `language`, and no `backend`"
-            hint = suggestion(language, [*languages]) or one_of(languages)
-            place = ("kernel", label, "language")
-            problems.append(document.at_value(place, "KCI104", message, hint))
+            if language in languages:
+                hint = "remove `backend`"
+            elif language == _RUST:
+                hint = f"`{_RUST}` is for a kernel with `[tvm-ffi]` only"
+        elif language == _RUST and "cargo-manifest" not in part:
+            rule, message = "KCI102", f"`kernel.{shorten(label)}` lacks the key `cargo-manifest`"
+            hint = "such as Cargo.toml"
+        if message:
+            problems.append(document.at_value(("kernel", label, "language"), rule, message, hint))
             del read["kernel"][label]
             continue
-        if language == _RUST and isinstance(part.get("src"), list) and "cargo-manifest" in part:
+        if language == _RUST and isinstance(part.get("src"), list):
             kept["src"] = [*part["src"], kept.pop("cargo-manifest")]
         read["kernel"][label] = {"backend": languages[language], **kept}
     return read, problems
